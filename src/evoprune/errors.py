@@ -1,0 +1,82 @@
+"""Every error of the package, as a hierarchy.
+
+    EvopruneError
+    ├── ExpressionError        a function's text or tree
+    │   ├── ParseError           the text is not in the language
+    │   └── ShapeError           the text is, but its shapes do not fit
+    ├── ScoringError           data that cannot be scored
+    │   └── MissingOperandError  the function reads something that was not given
+    ├── NetworkError           a network that cannot be followed or cut
+    │   ├── SiteError            a site that does not exist, or that cannot be cut
+    │   ├── TargetError          a ratio or cost target out of reach
+    │   └── SurgeryError         a cut that failed its verification
+    ├── SavedFileError         a file of ours that is damaged, altered or foreign
+    ├── DataError              a data set that does not exist, or does not fit
+    ├── TrainingError          a training that went wrong
+    ├── ConfigError            a configuration that cannot be used
+    └── RunError               a run on disk that cannot be used
+
+A message says what was expected, what came, what the valid choices are, and where.
+"""
+
+from __future__ import annotations
+
+
+class EvopruneError(Exception):
+    """The root of the hierarchy: catches every error this package raises on purpose."""
+
+
+class ExpressionError(EvopruneError, ValueError):
+    """A function's text or tree cannot be used."""
+
+
+class ParseError(ExpressionError):
+    """The text is not in the language."""
+
+
+class ShapeError(ExpressionError):
+    """The text is in the language, but its shapes do not fit together."""
+
+
+class ScoringError(EvopruneError, ValueError):
+    """The data given cannot be scored."""
+
+
+class MissingOperandError(ScoringError):
+    """The function reads an operand that was not given."""
+
+
+class NetworkError(EvopruneError):
+    """A network cannot be followed or cut."""
+
+
+class SiteError(NetworkError, ValueError):
+    """A site does not exist, or cannot be cut."""
+
+
+class TargetError(NetworkError, ValueError):
+    """A ratio or a cost target is out of reach."""
+
+
+class SurgeryError(NetworkError):
+    """A cut failed its verification; the message names the site."""
+
+
+class SavedFileError(EvopruneError):
+    """A file of ours is damaged, altered or foreign."""
+
+
+class DataError(EvopruneError, ValueError):
+    """A data set does not exist, or does not fit."""
+
+
+class TrainingError(EvopruneError):
+    """A training went wrong."""
+
+
+class ConfigError(EvopruneError, ValueError):
+    """A configuration cannot be used."""
+
+
+class RunError(EvopruneError):
+    """A run on disk cannot be used."""
