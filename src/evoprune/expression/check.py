@@ -1,0 +1,78 @@
+"""The static check: shapes and sizes, before any data is seen."""
+
+from __future__ import annotations
+
+from evoprune.errors import ShapeError
+from evoprune.expression.shapes import Shape
+from evoprune.expression.text import parse, point, span, to_text
+from evoprune.expression.tree import Expr
+from evoprune.expression.vocabulary import OPERANDS, OPERATORS
+
+NOMINAL_SIZES = {
+    "N": 2_000,
+    "N+": 2_000,
+    "N-": 2_000,
+    "P": 1_024,
+    "filters": 512,
+    "weights": 4_608,
+}
+"""What a symbol counts for where sizes are limited: 2,000 images of 32×32 pixels, a layer of 512
+filters over 512·3·3 weights. The limit must not depend on the data at hand, or the same function
+would be valid on one network and not on another."""
+
+MAX_ENTRIES = 2**25
+"""The most entries a value may have at nominal sizes (256 MiB in float64, per channel and class)."""
+
+
+def infer(expr: Expr) -> dict[Expr, Shape]:
+    """The shape of every distinct subtree. Every tree has shapes; `check` says which are refused."""
+    shapes: dict[Expr, Shape] = {}
+    for node in expr.distinct():
+        if node.name in OPERANDS:
+            shapes[node] = OPERANDS[node.name].shape
+        else:
+            shapes[node] = OPERATORS[node.name].rule(*(shapes[arg] for arg in node.args))
+    return shapes
+
+
+def check(expr: Expr | str) -> Shape:
+    """The shape of the root, without data.
+
+    Raises ShapeError, pointing at the sub-expression, where a value would be larger than MAX_ENTRIES
+    at nominal sizes.
+
+    >>> str(check("mean_s(F)"))
+    'vector [P]'
+    """
+    expr = parse(expr) if isinstance(expr, str) else expr
+    shapes = infer(expr)
+    for node, shape in shapes.items():
+        size = shape.entries.size(NOMINAL_SIZES)
+        if size > MAX_ENTRIES:
+            got = ", ".join(f"{to_text(a)[:40]} is a {shapes[a]}" for a in node.args)
+            raise ShapeError(
+                f"{node.name} would make a {shape}: {size:,} entries where the limit is {MAX_ENTRIES:,} "
+                f"(at {_nominal(shape)}); its operands: {got}. "
+                f"Reduce an operand first, as in mean_s(…), sum_g(…) or slice(…)\n{_at(expr, node)}"
+            )
+    return shapes[expr]
+
+
+def check_scalar(expr: Expr) -> None:
+    """Raise ShapeError where the root is not a scalar and so cannot be a score."""
+    shape = infer(expr)[expr]
+    if shape.axes:
+        raise ShapeError(
+            f"a score is a scalar, but this is a {shape}; mean_g(…), sum_g(…) or another _g operator "
+            f"around it would do\n{_at(expr, expr)}"
+        )
+
+
+def _at(expr: Expr, node: Expr) -> str:
+    index = next(i for i, each in enumerate(expr.walk()) if each == node)
+    return point(to_text(expr), *span(expr, index))
+
+
+def _nominal(shape: Shape) -> str:
+    symbols = sorted({s for each in shape.axes for s in each.symbols})
+    return ", ".join(f"{s} = {NOMINAL_SIZES[s]:,}" for s in symbols)

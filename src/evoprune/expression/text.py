@@ -1,0 +1,274 @@
+"""Text to tree and back: parsing, printing, LaTeX, and the tree drawn with lines."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import NamedTuple
+
+from evoprune.errors import ParseError
+from evoprune.expression.tree import MAX_SIZE, Expr
+from evoprune.expression.vocabulary import ATOM, DEFAULT_RHO, OPERANDS, OPERATORS
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<operand>F[+-])|(?P<name>[A-Za-z_]\w*)"
+    r"|(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<mark>[(),]))"
+)
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    start: int
+
+
+class _Open(NamedTuple):
+    """An operator whose closing parenthesis has not come yet."""
+
+    token: _Token
+    args: list[Expr]
+    numbers: list[float]
+
+
+def parse(text: str | Expr) -> Expr:
+    """Read an expression, such as `div(var_g(F-), ridge(var_g(F+), 0.05))`.
+
+    Raises ParseError with a caret under the place, what was expected, and the nearest valid name.
+    """
+    if isinstance(text, Expr):
+        return text
+    if not isinstance(text, str):
+        raise ParseError(f"expected the text of an expression, got {type(text).__name__}")
+    tokens = _tokens(text)
+    stack: list[_Open] = []
+    position = 0
+    while True:
+        token = tokens[position]
+        position += 1
+        done: Expr | None = None
+        if token.kind in ("operand", "name"):
+            if token.text in OPERANDS:
+                done = Expr(token.text)
+                if tokens[position].text == "(":
+                    raise _error(
+                        text, tokens[position], f"{token.text} is an operand and takes no parentheses"
+                    )
+            elif token.text in OPERATORS:
+                if tokens[position].text != "(":
+                    raise _error(
+                        text,
+                        tokens[position],
+                        f"expected '(' after the operator {token.text}, got {_said(tokens[position])}",
+                    )
+                position += 1
+                stack.append(_Open(token, [], []))
+                continue
+            else:
+                raise _error(text, token, _unknown(token.text))
+        elif token.kind == "number":
+            done = None
+            number = float(token.text)
+            open_ = stack[-1] if stack else None
+            if open_ is None or open_.token.text != "ridge" or len(open_.args) != 1 or open_.numbers:
+                raise _error(
+                    text,
+                    token,
+                    "a number stands only as the second argument of ridge, as in ridge(W_I, 0.05)",
+                )
+            if not 0 < number < float("inf"):
+                raise _error(text, token, f"ridge adds a number above 0, got {token.text}")
+            open_.numbers.append(number)
+        elif token.kind == "end" and not stack:
+            raise _error(text, token, "expected an expression, the text ends here")
+        else:
+            raise _error(text, token, f"expected an operand or an operator, got {_said(token)}")
+
+        # Close every operator that ends here; stop at a comma, which promises another operand.
+        while True:
+            if done is not None and not stack:
+                if tokens[position].kind != "end":
+                    raise _error(
+                        text,
+                        tokens[position],
+                        f"the expression ends before this; got {_said(tokens[position])}",
+                    )
+                return done
+            open_ = stack[-1]
+            if done is not None:
+                if open_.numbers:
+                    raise _error(text, token, "ridge takes one operand, then a number")
+                open_.args.append(done)
+            token = tokens[position]
+            position += 1
+            arity = OPERATORS[open_.token.text].arity
+            if token.text == ",":
+                wants_number = open_.token.text == "ridge" and len(open_.args) == 1 and not open_.numbers
+                if len(open_.args) == arity and not wants_number:
+                    raise _error(text, token, f"expected ')': {_takes(open_.token.text)}")
+                break
+            if token.text != ")":
+                raise _error(
+                    text, token, f"expected ',' or ')' inside {open_.token.text}(…), got {_said(token)}"
+                )
+            if len(open_.args) != arity:
+                raise _error(text, open_.token, f"{_takes(open_.token.text)}, got {len(open_.args)}")
+            stack.pop()
+            done = Expr(open_.token.text, open_.args, open_.numbers[0] if open_.numbers else None)
+
+
+def to_text(expr: Expr) -> str:
+    """The expression as `parse` reads it."""
+    return "".join(piece for piece, _ in _pieces(expr))
+
+
+def span(expr: Expr, index: int) -> tuple[int, int]:
+    """Where in the printed text the node at a position of `walk()` starts and ends."""
+    start = 0
+    seen = -1
+    for piece, begins_node in _pieces(expr):
+        seen += begins_node
+        if begins_node and seen == index:
+            break
+        start += len(piece)
+    return start, start + len(to_text(expr.at(index)))
+
+
+def point(text: str, start: int, end: int, width: int = 96) -> str:
+    """The text with carets under a place; only the neighbourhood of the place where it is long."""
+    left = max(0, min(start - width // 3, len(text) - width)) if len(text) > width else 0
+    right = min(len(text), left + width)
+    head, tail = "…" if left else "", "…" if right < len(text) else ""
+    carets = max(1, min(end, right) - start)
+    line = (head + text[left:right] + tail).replace("\n", " ").replace("\t", " ")
+    return f"  {line}\n  {' ' * (len(head) + start - left)}{'^' * carets}"
+
+
+def to_latex(expr: Expr) -> str:
+    """The expression as a formula in the paper's notation."""
+    from evoprune.expression.check import infer
+
+    shapes = infer(expr)
+
+    def write(node: Expr, parts: list[tuple[str, int]]) -> tuple[str, int]:
+        if node.name in OPERANDS:
+            return OPERANDS[node.name].latex, ATOM
+        operator = OPERATORS[node.name]
+        inner = [
+            rf"\left({part}\right)" if binds < needed else part
+            for (part, binds), needed in zip(parts, operator.needs, strict=False)
+        ]
+        rho = ""
+        if node.rho is not None:
+            rho = _latex_number(node.rho) + (r"\,\mathbf{I}" if shapes[node.args[0]].is_square else "")
+        return operator.latex.format(*inner, rho=rho), operator.binds
+
+    return expr.fold(write)[0]
+
+
+def to_tree(expr: Expr) -> str:
+    """The tree drawn with lines, a node per line."""
+    lines = []
+    stack = [(expr, "", "")]
+    while stack:
+        node, lead, below = stack.pop()
+        rho = f" {node.rho!r}" if node.rho is not None and node.rho != DEFAULT_RHO else ""
+        lines.append(f"{lead}{node.name}{rho}")
+        for i in range(len(node.args) - 1, -1, -1):
+            last = i == len(node.args) - 1
+            stack.append(
+                (node.args[i], below + ("└─ " if last else "├─ "), below + ("   " if last else "│  "))
+            )
+    return "\n".join(lines)
+
+
+def suggest(name: str, known: list[str]) -> str:
+    """`; did you mean 'mean_g'?` where a known name is near, else nothing."""
+    both = [f"{name}_g", f"{name}_s"]
+    if both[0] in known:
+        return f"; did you mean {both[0]} (over all entries) or {both[1]} (over the rows)?"
+    folded = {each.lower(): each for each in known}
+    squeezed = {each.lower().replace("_", ""): each for each in known}
+    plain = name.lower()
+    if plain in folded:
+        return f"; did you mean {folded[plain]}?"
+    if plain.replace("_", "") in squeezed:
+        return f"; did you mean {squeezed[plain.replace('_', '')]}?"
+    close = difflib.get_close_matches(plain, folded, n=1, cutoff=0.6)
+    return f"; did you mean {folded[close[0]]}?" if close else ""
+
+
+def _pieces(expr: Expr) -> list[tuple[str, bool]]:
+    """The text in pieces, each with whether it begins a node."""
+    pieces: list[tuple[str, bool]] = []
+    stack: list[Expr | str] = [expr]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            pieces.append((item, False))
+        elif not item.args:
+            pieces.append((item.name, True))
+        else:
+            pieces.append((item.name, True))
+            if item.rho is not None and item.rho != DEFAULT_RHO:
+                stack.append(f", {item.rho!r})")
+            else:
+                stack.append(")")
+            for i, arg in reversed(list(enumerate(item.args))):
+                stack.append(arg)
+                stack.append(", " if i else "(")
+    return pieces
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens = []
+    position = 0
+    end = len(text.rstrip())
+    nodes = 0
+    while position < end:
+        match = _TOKEN.match(text, position)
+        if not match or match.lastgroup is None:
+            start = position + len(text[position:]) - len(text[position:].lstrip())
+            wrong = _Token("unknown", text[start], start)
+            raise _error(text, wrong, f"{text[start]!r} is not part of the language")
+        kind = match.lastgroup
+        tokens.append(_Token(kind, match.group(kind), match.start(kind)))
+        nodes += kind in ("operand", "name")
+        if nodes > MAX_SIZE:
+            raise ParseError(
+                f"an expression may have at most {MAX_SIZE} operators and operands, this one has more"
+            )
+        position = match.end()
+    return [*tokens, _Token("end", "", len(text))]
+
+
+def _error(text: str, token: _Token, message: str) -> ParseError:
+    return ParseError(f"{message}\n{point(text, token.start, token.start + len(token.text))}")
+
+
+def _said(token: _Token) -> str:
+    return "the end of the text" if token.kind == "end" else repr(token.text)
+
+
+def _takes(name: str) -> str:
+    if name == "ridge":
+        return "ridge takes 1 operand and possibly a number"
+    arity = OPERATORS[name].arity
+    return f"{name} takes {arity} operand{'s' * (arity != 1)}"
+
+
+def _unknown(name: str) -> str:
+    known = [*OPERANDS, *OPERATORS]
+    return (
+        f"unknown name {name!r}{suggest(name, known)}\n"
+        f"  operands:  {' '.join(OPERANDS)}\n  operators: {' '.join(OPERATORS)}"
+    )
+
+
+def _latex_number(value: float) -> str:
+    mantissa, _, exponent = f"{value!r}".partition("e")
+    if not exponent and 1e-3 <= value < 1e5:
+        return f"{value:g}" if float(f"{value:g}") == value else mantissa
+    mantissa, _, exponent = f"{value:e}".partition("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    power = f"10^{{{int(exponent)}}}"
+    return power if mantissa == "1" else rf"{mantissa} \cdot {power}"
