@@ -1,0 +1,284 @@
+"""Data sets by name or from a folder, in three splits: training, validation and test.
+
+The validation split is taken out of the training images: it is what fitness and the choice of models see. The
+test images are read when `Data.test` is first asked for, which is when a final result is judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from evoprune.errors import ConfigError, DataError
+from evoprune.tasks import embedded
+from evoprune.tasks.batches import HeldSplit, Normalisation, Split, StreamedSplit, pixels
+from evoprune.tasks.finding import EMBEDDED, IMAGENET, NAMED, Named, default_root, find
+from evoprune.tasks.sources import Integers, Rows, decode
+
+HELD_LIMIT = 4 * 2**30  # bytes of decoded images that are kept in memory; more is streamed
+TEST_SHARE = 0.2  # of a data set that comes without test images
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images a task uses, and how."""
+
+    name: str
+    """A named data set, or a folder of parquet files or class folders."""
+    validation: float = 0.1
+    """The share of the training images that is split off for validation, stratified by class."""
+    split_seed: int = 0
+    """Fixes the validation split, and the subset where `images` is a number."""
+    images: int | Literal["all"] = "all"
+    """Train with this many images at most, stratified by class."""
+    normalise: Literal["data", "imagenet", "half", "none"] = "data"
+    """Mean and deviation: of this data, of ImageNet, 0.5 each, or 0 and 1."""
+    label: str | None = None
+    """The label column of parquet files, where it is not the usual one."""
+    extra: bool = True
+    """Whether svhn trains with its extra split too, as published."""
+    image_size: int | None = None
+    """Scale images to squares of this size; needed where they differ in size."""
+    workers: int = 2
+    """Processes that decode streamed images."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.validation < 1:
+            raise ConfigError(f"validation must lie between 0 and 1, got {self.validation:g}")
+        if self.images != "all" and self.images < 1:
+            raise ConfigError(f"images must be 'all' or 1 and more, got {self.images}")
+        if self.image_size is not None and self.image_size < 1:
+            raise ConfigError(f"image_size must be 1 or more, got {self.image_size}")
+        if self.workers < 0:
+            raise ConfigError(f"workers must be 0 or more, got {self.workers}")
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A data set's three splits and what its labels mean."""
+
+    name: str
+    train: Split
+    validation: Split
+    classes: tuple[str, ...]
+    load_test: Callable[[], Split]
+
+    @cached_property
+    def test(self) -> Split:
+        """The test images; reading them is put off until a final result is judged."""
+        return self.load_test()
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.train.shape
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of the training and validation images, labels and normalisation."""
+        return f"{self.train.key()}-{self.validation.key()}"
+
+
+def load_data(
+    config: DataConfig | str, *, device: str | torch.device = "cpu", folder: str | Path | None = None
+) -> Data:
+    """The data set that a configuration (or just a name) asks for.
+
+    Named sets are looked for in `folder` (unless given, the one that EVOPRUNE_DATA names), then on the hub.
+    """
+    config = DataConfig(config) if isinstance(config, str) else config
+    device = torch.device(device)
+    if config.name in EMBEDDED:
+        return _embedded(config, device)
+    root = Path(folder) if folder is not None else default_root()
+    found = find(config.name, label=config.label, extra=config.extra, root=root)
+    named, rows = NAMED.get(config.name), found.train
+    classes = _checked_classes(rows, config, named)
+    places, own_test = np.arange(len(rows.labels)), np.zeros(0, np.int64)
+    if found.test is None:  # some images are put away for the test before anything else is done
+        own_test, places = stratified(rows.labels, TEST_SHARE, config.split_seed)
+    train, validation = _divide(_split(rows, places, config, named, device), config)
+
+    def load_test() -> Split:
+        if found.test is None:
+            return _like(train, rows, own_test, config)
+        test_rows = found.test()
+        _checked_classes(test_rows, config, named, like=classes)
+        return _like(train, test_rows, np.arange(len(test_rows.labels)), config)
+
+    return Data(config.name, train, validation, classes, load_test)
+
+
+def stratified(labels: Integers, share: float | int, seed: int) -> tuple[Integers, Integers]:
+    """Places split in two, every class in proportion: a share (or number) of them, and the rest.
+
+    Both are in ascending order. Rounding favours the classes with the largest remainders.
+    """
+    total = len(labels)
+    wanted = share if isinstance(share, int) else round(share * total)
+    if not 0 < wanted < total:
+        raise DataError(f"cannot split {wanted} of {total} images off; expected from 1 to {total - 1}")
+    random = np.random.default_rng([seed, 0x5EED])
+    values, counts = np.unique(labels, return_counts=True)
+    exact = counts * (wanted / total)
+    take = np.floor(exact).astype(int)
+    short = wanted - int(take.sum())
+    take[np.argsort(-(exact - take), kind="stable")[:short]] += 1
+    chosen = np.zeros(total, bool)
+    for value, count in zip(values, take, strict=True):
+        chosen[random.permutation(np.flatnonzero(labels == value))[:count]] = True
+    return np.flatnonzero(chosen), np.flatnonzero(~chosen)
+
+
+def _divide(whole: Split, config: DataConfig) -> tuple[Split, Split]:
+    """Training and validation images."""
+    labels = whole.labels.numpy()
+    validation, train = stratified(labels, config.validation, config.split_seed)
+    if config.images != "all" and config.images < len(train):
+        train = train[stratified(labels[train], config.images, config.split_seed + 1)[0]]
+    return whole.take(train), whole.take(validation)
+
+
+def _embedded(config: DataConfig, device: torch.device) -> Data:
+    if config.image_size is not None:
+        raise DataError(f"{config.name!r} is embedded as it is; image_size is for folders of images")
+    statistics, _ = EMBEDDED[config.name]
+    if config.name == "digits":
+        images, labels = embedded.digits()
+        test_places, places = stratified(labels.astype(np.int64), TEST_SHARE, 0)
+        classes = tuple(map(str, range(10)))
+        test_images, test_labels = images[test_places], labels[test_places]
+        images, labels = images[places], labels[places]
+    else:
+        images, labels = embedded.shapes(embedded.TRAIN, seed=0)
+        test_images, test_labels = embedded.shapes(embedded.TEST, seed=1)
+        classes = embedded.SHAPES
+    normalisation = _normalisation(config, statistics, images.shape[1])
+
+    def held(images: embedded.Bytes, labels: embedded.Bytes) -> HeldSplit:
+        return HeldSplit(
+            torch.from_numpy(images).to(device), torch.from_numpy(labels.astype(np.int64)), normalisation
+        )
+
+    train, validation = _divide(held(images, labels), config)
+    return Data(config.name, train, validation, classes, lambda: held(test_images, test_labels))
+
+
+def _checked_classes(
+    rows: Rows, config: DataConfig, named: Named | None, like: tuple[str, ...] | None = None
+) -> tuple[str, ...]:
+    """The class names; labels must be in their range."""
+    if len(rows.labels) == 0:
+        raise DataError(f"{rows.name} holds no images")
+    names = like if like is not None else rows.classes
+    if named is not None and config.label is None:
+        names = names if len(names) == named.classes else tuple(map(str, range(named.classes)))
+    low, high = int(rows.labels.min()), int(rows.labels.max())
+    if low < 0 or high >= len(names):
+        raise DataError(f"{rows.name} has labels from {low} to {high}, expected 0 to {len(names) - 1}")
+    if len(names) < 2:
+        raise DataError(f"{rows.name} has {len(names)} class, expected 2 or more: {', '.join(names)}")
+    return names
+
+
+def _normalisation(config: DataConfig, own: Normalisation, channels: int) -> Normalisation:
+    fixed = {
+        "imagenet": IMAGENET,
+        "half": Normalisation((0.5,) * channels, (0.5,) * channels),
+        "none": Normalisation((0.0,) * channels, (1.0,) * channels),
+    }
+    chosen = fixed.get(config.normalise, own)
+    if len(chosen.mean) != channels:
+        raise DataError(f"normalise = 'imagenet' is for 3 channels, {config.name!r} has {channels}")
+    return chosen
+
+
+def _split(
+    rows: Rows, places: Integers, config: DataConfig, named: Named | None, device: torch.device
+) -> Split:
+    """The training rows as a split, kept in memory where they fit."""
+    shape = _shape(rows, places, config, named)
+    if (named is not None and named.streamed) or len(places) * math.prod(shape) > HELD_LIMIT:
+        own = named.statistics if named is not None else _fallback(shape[0])
+        normalisation = _normalisation(config, own, shape[0])
+        return StreamedSplit(rows, places, shape, normalisation, device, config.workers)
+    images = _decoded(rows, places, shape)
+    own = named.statistics if named is not None else _measured(images)
+    labels = torch.from_numpy(rows.labels[places])
+    return HeldSplit(images.to(device), labels, _normalisation(config, own, shape[0]))
+
+
+def _like(train: Split, rows: Rows, places: Integers, config: DataConfig) -> Split:
+    """Test rows, treated as the training images are."""
+    if isinstance(train, StreamedSplit):
+        return replace(train, rows=rows, places=places)
+    assert isinstance(train, HeldSplit)
+    if config.image_size is None:
+        _check_size(rows, places, train.shape)
+    images = _decoded(rows, places, train.shape).to(train.images.device)
+    return HeldSplit(images, torch.from_numpy(rows.labels[places]), train.normalisation)
+
+
+def _fallback(channels: int) -> Normalisation:
+    return IMAGENET if channels == 3 else Normalisation((0.5,) * channels, (0.25,) * channels)
+
+
+def _measured(images: torch.Tensor) -> Normalisation:
+    """Mean and deviation per channel, of up to 10,000 images."""
+    sample = images[:10_000].double() / 255
+    mean, std = sample.mean((0, 2, 3)), sample.std((0, 2, 3), correction=0)
+    return Normalisation(
+        tuple(round(float(value), 4) for value in mean),
+        tuple(round(max(float(value), 1e-3), 4) for value in std),
+    )
+
+
+def _shape(rows: Rows, places: Integers, config: DataConfig, named: Named | None) -> tuple[int, int, int]:
+    """Channels, height and width that all images are brought to."""
+    if named is not None:
+        channels, height, width = named.shape
+        if config.image_size is not None:
+            return channels, config.image_size, config.image_size
+        if not named.streamed:
+            _check_size(rows, places[:1], named.shape)
+        return channels, height, width
+    sizes, grey = set(), True
+    for place in places.tolist():
+        image = decode(rows.encoded([place])[0], f"{rows.name}, image {place}")
+        sizes.add(image.size)
+        grey = grey and image.mode in ("L", "1", "I", "I;16")
+    channels = 1 if grey else 3
+    if config.image_size is not None:
+        return channels, config.image_size, config.image_size
+    if len(sizes) > 1:
+        shown = ", ".join(f"{width}×{height}" for width, height in sorted(sizes)[:5])
+        raise DataError(
+            f"{rows.name} has images of {len(sizes)} sizes ({shown}{', …' if len(sizes) > 5 else ''}); "
+            "say with image_size to which squares they are scaled"
+        )
+    ((width, height),) = sizes
+    return channels, height, width
+
+
+def _check_size(rows: Rows, places: Integers, shape: tuple[int, int, int]) -> None:
+    for place in places.tolist():
+        size = decode(rows.encoded([place])[0], f"{rows.name}, image {place}").size
+        if size != (shape[2], shape[1]):
+            raise DataError(
+                f"{rows.name}, image {place}: expected {shape[2]}×{shape[1]} pixels, "
+                f"got {size[0]}×{size[1]}; image_size scales images"
+            )
+
+
+def _decoded(rows: Rows, places: Integers, shape: tuple[int, int, int]) -> torch.Tensor:
+    """uint8 `[image, channel, y, x]`."""
+    images: Any = np.empty((len(places), *shape), np.uint8)
+    for number, place in enumerate(places.tolist()):
+        images[number] = pixels(rows.encoded([place])[0], shape, f"{rows.name}, image {place}")
+    return torch.from_numpy(images)

@@ -1,0 +1,261 @@
+"""Where images come from: parquet files, the Hugging Face hub, folders of class folders.
+
+Each source is a *row source*: the labels of all rows in memory, and the encoded image of any row on demand.
+`groups` says which rows are cheap to read one after the other (a parquet row group is read as a whole).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from evoprune.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Integers = npt.NDArray[np.int64]
+
+IMAGE_COLUMNS = ("image", "img")
+LABEL_COLUMNS = ("label", "fine_label", "labels")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+NEEDS = "reading images needs the extra `data`: pip install 'evoprune[data]'"
+
+
+class Rows(Protocol):
+    """Encoded images with their labels."""
+
+    name: str
+    labels: Integers  # [row]
+    classes: tuple[str, ...]
+    groups: list[Integers]  # the rows that are cheap to read together
+
+    def encoded(self, rows: Sequence[int]) -> list[bytes]:
+        """The image files of these rows, as bytes."""
+
+
+class ParquetRows:
+    """Rows of parquet files in the Hugging Face image layout: a struct{bytes, path} and a label column."""
+
+    def __init__(
+        self, files: Sequence[Path], *, name: str, label: str | None = None, usual: str = "", keep: int = 32
+    ) -> None:
+        """`label` must be there; without it the first of `usual` and the common names that is."""
+        self.name = name
+        self._files = list(files)
+        self._keep = keep  # how many row groups stay in memory
+        self._groups: list[tuple[Path, int, int]] = []  # file, row group, first row
+        self._cache: OrderedDict[int, list[bytes]] = OrderedDict()
+        labels, first = [], 0
+        for file in self._files:
+            parquet = _open_parquet(file)
+            columns = parquet.schema_arrow.names
+            self._image = _column(columns, IMAGE_COLUMNS, file)
+            self._label = _column(columns, (label,) if label else (usual, *LABEL_COLUMNS), file)
+            try:
+                column = parquet.read(columns=[self._label])[self._label]
+                labels.append(np.asarray(column.to_numpy(), dtype=np.int64))
+            except (ValueError, TypeError, OSError) as error:
+                raise DataError(
+                    f"{file}: the column {self._label!r} must hold whole numbers, one per image ({error})"
+                ) from None
+            for group in range(parquet.num_row_groups):
+                self._groups.append((file, group, first))
+                first += parquet.metadata.row_group(group).num_rows
+            self.classes = _class_names(parquet.schema_arrow.metadata, self._label)
+        self.labels = np.concatenate(labels) if labels else np.zeros(0, np.int64)
+        edges = [start for _, _, start in self._groups] + [first]
+        self._starts = np.asarray(edges[:-1], dtype=np.int64)
+        self.groups = [np.arange(a, b) for a, b in pairwise(edges)]
+        self.classes = self.classes or _numbered(self.labels)
+
+    def encoded(self, rows: Sequence[int]) -> list[bytes]:
+        found = []
+        for row in rows:
+            group = int(np.searchsorted(self._starts, row, side="right")) - 1
+            found.append(self._group(group)[int(row) - int(self._starts[group])])
+        return found
+
+    def _group(self, number: int) -> list[bytes]:
+        """The encoded images of one row group; the last few groups stay in memory."""
+        if number in self._cache:
+            self._cache.move_to_end(number)
+            return self._cache[number]
+        file, group, _ = self._groups[number]
+        table = _open_parquet(file).read_row_group(group, columns=[self._image])
+        images = [_bytes_of(entry, file) for entry in table[self._image].to_pylist()]
+        self._cache[number] = images
+        while len(self._cache) > self._keep:
+            self._cache.popitem(last=False)
+        return images
+
+
+class HubRows:
+    """Rows of a data set that the `datasets` library fetched; it keeps them memory-mapped on disk."""
+
+    def __init__(self, parts: Sequence[Any], *, name: str, label: str | None = None) -> None:
+        import datasets
+
+        self.name = name
+        self._parts = []
+        labels = []
+        for part in parts:
+            image = _column(part.column_names, IMAGE_COLUMNS, name)
+            column = _column(part.column_names, (label,) if label else LABEL_COLUMNS, name)
+            labels.append(np.asarray(part.with_format("numpy")[column][:], dtype=np.int64))
+            plain = part.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+            self._parts.append((plain, image))
+            self.classes = tuple(getattr(part.features[column], "names", None) or ())
+        self.labels = np.concatenate(labels)
+        self._starts = np.cumsum([0, *(len(part) for part in labels)])
+        total = len(self.labels)
+        self.groups = [np.arange(first, min(first + 1000, total)) for first in range(0, total, 1000)]
+        self.classes = self.classes or _numbered(self.labels)
+
+    def encoded(self, rows: Sequence[int]) -> list[bytes]:
+        found = []
+        for row in rows:
+            number = int(np.searchsorted(self._starts, row, side="right")) - 1
+            part, image = self._parts[number]
+            found.append(_bytes_of(part[int(row) - int(self._starts[number])][image], self.name))
+        return found
+
+
+class FolderRows:
+    """Rows of a folder that has one folder per class, each full of image files."""
+
+    def __init__(self, folder: Path, *, classes: Sequence[str] | None = None) -> None:
+        self.name = folder.name
+        found = sorted(entry.name for entry in folder.iterdir() if _is_class_folder(entry))
+        self.classes = tuple(found if classes is None else classes)
+        if set(found) - set(self.classes):
+            raise DataError(
+                f"{folder} has the classes {', '.join(sorted(set(found) - set(self.classes)))} "
+                f"that the training images have not: {', '.join(self.classes)}"
+            )
+        self._paths: list[Path] = []
+        labels = []
+        for label, name in enumerate(self.classes):
+            images = sorted(path for path in _files_below(folder / name) if _is_image(path))
+            if not images and classes is None:
+                raise DataError(f"{folder / name} holds no images; expected {', '.join(IMAGE_SUFFIXES)}")
+            self._paths += images
+            labels += [label] * len(images)
+        self.labels = np.asarray(labels, dtype=np.int64)
+        total = len(labels)
+        self.groups = [np.arange(first, min(first + 1000, total)) for first in range(0, total, 1000)]
+
+    def encoded(self, rows: Sequence[int]) -> list[bytes]:
+        return [self._paths[int(row)].read_bytes() for row in rows]
+
+
+def parquet_files(folder: Path, split: str, config: str = "") -> list[Path]:
+    """The parquet files of a split: `split.parquet`, or all its shards, here or one folder down.
+
+    The hub keeps them one folder down, in a folder named after the configuration or in `data`.
+    """
+    inner = [path for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
+    preferred = [folder, folder / config, folder / "data"]
+    for place in [*preferred, *(path for path in inner if path not in preferred)]:
+        if (place / f"{split}.parquet").is_file():
+            return [place / f"{split}.parquet"]
+        shards = sorted(place.glob(f"{split}-[0-9]*-of-[0-9]*.parquet"))
+        if shards:
+            _check_shards(shards, split)
+            return shards
+    return []
+
+
+def _check_shards(shards: list[Path], split: str) -> None:
+    """A missing shard would silently make a smaller data set."""
+    numbers = [re.fullmatch(r".*-(\d+)-of-(\d+)\.parquet", path.name) for path in shards]
+    pairs = [(int(match[1]), int(match[2])) for match in numbers if match]
+    total = max(of for _, of in pairs)
+    missing = sorted(set(range(total)) - {number for number, _ in pairs})
+    if missing:
+        shown = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+        raise DataError(
+            f"{shards[0].parent}: the split {split!r} has {total} files, but {shown} are not there"
+        )
+
+
+def is_class_folder_tree(folder: Path) -> bool:
+    """Whether the folder has at least one folder with images in it."""
+    return folder.is_dir() and any(_is_class_folder(entry) for entry in folder.iterdir())
+
+
+def _is_class_folder(entry: Path) -> bool:
+    return entry.is_dir() and not entry.name.startswith(".") and any(map(_is_image, _files_below(entry)))
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return [Path(at) / name for at, _, names in os.walk(folder) for name in names]
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+
+
+def _open_parquet(file: Path) -> Any:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise DataError(f"{file}: {NEEDS}") from None
+    try:
+        return parquet.ParquetFile(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{file} cannot be read as parquet: {error}") from None
+
+
+def _column(columns: Sequence[str], wanted: Sequence[str], where: object) -> str:
+    for name in wanted:
+        if name in columns:
+            return name
+    raise DataError(
+        f"{where}: expected a column {' or '.join(filter(None, wanted))}, there is {', '.join(columns)}"
+    )
+
+
+def _bytes_of(entry: Any, where: object) -> bytes:
+    content = entry.get("bytes") if isinstance(entry, dict) else entry
+    if not isinstance(content, bytes) or not content:
+        raise DataError(
+            f"{where}: expected images as struct{{bytes, path}} with their bytes, got {entry!r:.80}"
+        )
+    return content
+
+
+def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> tuple[str, ...]:
+    """The class names that `datasets` leaves in a parquet schema, if it did."""
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        return tuple(features[label]["names"])
+    except (KeyError, TypeError, ValueError):
+        return ()
+
+
+def _numbered(labels: Integers) -> tuple[str, ...]:
+    return tuple(str(label) for label in range(int(labels.max(initial=-1)) + 1))
+
+
+def decode(content: bytes, where: str) -> Image:
+    """An encoded image, opened; pixels are read when they are used."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise DataError(f"{where}: {NEEDS}") from None
+    try:
+        return Image.open(io.BytesIO(content))
+    except (UnidentifiedImageError, OSError) as error:
+        raise DataError(f"{where}: not an image: {error}") from None
