@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
+
 from evoprune.errors import ShapeError
 from evoprune.expression.shapes import Shape
 from evoprune.expression.text import parse, point, span, to_text
@@ -28,11 +31,21 @@ def infer(expr: Expr) -> dict[Expr, Shape]:
     """The shape of every distinct subtree. Every tree has shapes; `check` says which are refused."""
     shapes: dict[Expr, Shape] = {}
     for node in expr.distinct():
-        if node.name in OPERANDS:
-            shapes[node] = OPERANDS[node.name].shape
-        else:
-            shapes[node] = OPERATORS[node.name].rule(*(shapes[arg] for arg in node.args))
+        shapes[node] = shape_of(node, shapes)
     return shapes
+
+
+def shape_of(node: Expr, shapes: Mapping[Expr, Shape]) -> Shape:
+    """The shape of a node from the known shapes of its operands."""
+    if not node.args:
+        return OPERANDS[node.name].shape
+    return OPERATORS[node.name].rule(*[shapes[arg] for arg in node.args])
+
+
+@lru_cache(maxsize=4096)
+def nominal_entries(shape: Shape) -> int:
+    """How many entries a value of this shape has at nominal sizes."""
+    return shape.entries.size(NOMINAL_SIZES)
 
 
 def check(expr: Expr | str) -> Shape:
@@ -47,7 +60,7 @@ def check(expr: Expr | str) -> Shape:
     expr = parse(expr) if isinstance(expr, str) else expr
     shapes = infer(expr)
     for node, shape in shapes.items():
-        size = shape.entries.size(NOMINAL_SIZES)
+        size = nominal_entries(shape)
         if size > MAX_ENTRIES:
             got = ", ".join(f"{to_text(a)[:40]} is a {shapes[a]}" for a in node.args)
             raise ShapeError(

@@ -8,16 +8,18 @@ it depend on an order that means nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from evoprune.expression.check import infer
 from evoprune.expression.shapes import Shape
 from evoprune.expression.tree import Expr
-from evoprune.expression.vocabulary import OPERANDS, OPERATORS
+from evoprune.expression.vocabulary import OPERATORS
 
 # An axis: None where its order is fixed, else what moves, as a nested name: "N", ("N", None).
 _Axis = object | None
-_Axes = tuple[_Axis, ...]
+Axes = tuple[_Axis, ...]
 
-_LEAVES: dict[str, _Axes] = {
+_LEAVES: dict[str, Axes] = {
     "F": ("N", None),
     "F+": ("N+", None),
     "F-": ("N-", None),
@@ -27,26 +29,27 @@ _LEAVES: dict[str, _Axes] = {
 }
 
 
-class _Dependent(Exception):
+class Dependent(Exception):
     """Raised with the reason."""
 
 
 def order_dependence(expr: Expr) -> tuple[Expr, str] | None:
     """The first sub-expression whose value depends on the order of rows, and why; None if none does."""
     shapes = infer(expr)
-    axes: dict[Expr, _Axes] = {}
+    axes: dict[Expr, Axes] = {}
     for node in expr.distinct():
-        if node.name in OPERANDS:
-            axes[node] = _LEAVES[node.name]
-            continue
         try:
-            axes[node] = _axes(node, [(shapes[arg], axes[arg]) for arg in node.args])
-        except _Dependent as reason:
+            axes[node] = axes_of(node, shapes, axes)
+        except Dependent as reason:
             return node, str(reason)
     return None
 
 
-def _axes(node: Expr, args: list[tuple[Shape, _Axes]]) -> _Axes:
+def axes_of(node: Expr, shapes: Mapping[Expr, Shape], axes: Mapping[Expr, Axes]) -> Axes:
+    """A node's axes from what is known of its operands; raises Dependent with the reason."""
+    if not node.args:
+        return _LEAVES[node.name]
+    args = [(shapes[arg], axes[arg]) for arg in node.args]
     name = OPERATORS[node.name].base
     group = OPERATORS[node.name].group
     (shape, a), b = args[0], args[-1][1]
@@ -54,7 +57,7 @@ def _axes(node: Expr, args: list[tuple[Shape, _Axes]]) -> _Axes:
         if len(args) == 2:
             return _elementwise(a, b)
         if name == "ridge" and shape.is_square and a[0] != a[1]:
-            raise _Dependent("ridge adds ρ·I to a matrix whose rows and columns move differently")
+            raise Dependent("ridge adds ρ·I to a matrix whose rows and columns move differently")
         return a
     if group == "statistics":
         return () if node.name.endswith("_g") or name == "count" else a[1:]
@@ -77,18 +80,18 @@ def _axes(node: Expr, args: list[tuple[Shape, _Axes]]) -> _Axes:
         return a[:-1]
     if name in ("tr", "inv") and len(a) == 2:
         if (a[0] is not None or a[1] is not None) and not (shape.is_square and a[0] == a[1]):
-            raise _Dependent(f"{name} cuts rows that have no order of their own")
+            raise Dependent(f"{name} cuts rows that have no order of their own")
         return () if name == "tr" else a
     if name == "inv" or not a:
         return a
     # slice of anything, tr and geo of a vector. The two middle entries of a vector of even length
     # always tie for geo, so that the first of them is picked by its place.
     if a[0] is not None and not (name == "geo" and len(a) == 2):
-        raise _Dependent(f"{name} picks one of several rows that have no order of their own")
+        raise Dependent(f"{name} picks one of several rows that have no order of their own")
     return a[1:]
 
 
-def _elementwise(a: _Axes, b: _Axes) -> _Axes:
+def _elementwise(a: Axes, b: Axes) -> Axes:
     if not a or not b:
         return a or b
     _pair(a[-1], b[-1], "an elementwise operator")
@@ -99,12 +102,12 @@ def _elementwise(a: _Axes, b: _Axes) -> _Axes:
 
 def _pair(x: _Axis, y: _Axis, who: str) -> None:
     if x != y:
-        raise _Dependent(f"{who} pairs rows that have no order of their own with others")
+        raise Dependent(f"{who} pairs rows that have no order of their own with others")
 
 
-def _flat(a: _Axes) -> _Axis:
+def _flat(a: Axes) -> _Axis:
     return None if all(each is None for each in a) else a if len(a) > 1 else a[0]
 
 
-def _column(a: _Axes) -> _Axis:
+def _column(a: Axes) -> _Axis:
     return a[1] if len(a) == 2 else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache
 from hashlib import blake2b
 from math import isfinite
 from typing import Any, TypeVar
@@ -68,21 +68,23 @@ class Expr:
                 raise ExpressionError(f"ridge adds a number above 0, got {rho}")
         elif rho is not None:
             raise ExpressionError(f"only ridge takes a number, not {name}")
-        size = 1 + sum(arg.size for arg in args)
+        size = 1 + sum([arg.size for arg in args])
         if size > MAX_SIZE:
             raise ExpressionError(f"a tree may have at most {MAX_SIZE} nodes, this one has {size}")
-        own = repr((name, rho)).encode()
-        commutes = name in OPERATORS and OPERATORS[name].commutative
-        keys = [arg.canonical_key for arg in args]
-        put = partial(object.__setattr__, self)
-        put("name", name)
-        put("args", args)
-        put("rho", rho)
-        put("size", size)
-        put("depth", 1 + max(arg.depth for arg in args) if args else 0)
-        put("operands", frozenset({name}).union(*(a.operands for a in args)) - OPERATORS.keys())
-        put("key", _digest(own, [arg.key for arg in args]))
-        put("canonical_key", _digest(own, sorted(keys) if commutes else keys))
+        own = _own(name, rho)
+        key = _digest(own, [arg.key for arg in args])
+        parts = [arg.canonical_key for arg in args]
+        if len(args) == 2 and OPERATORS[name].commutative:
+            parts.sort()
+        put = object.__setattr__
+        put(self, "name", name)
+        put(self, "args", args)
+        put(self, "rho", rho)
+        put(self, "size", size)
+        put(self, "depth", 1 + max([arg.depth for arg in args]) if args else 0)
+        put(self, "operands", frozenset().union(*[arg.operands for arg in args]) if args else _LEAF[name])
+        put(self, "key", key)
+        put(self, "canonical_key", _digest(own, parts))
 
     def __eq__(self, other: object) -> bool:
         return self.key == other.key if isinstance(other, Expr) else NotImplemented
@@ -196,6 +198,14 @@ class Expr:
                     break
                 index -= arg.size
         return [*path, (node, -1)]
+
+
+_LEAF = {name: frozenset({name}) for name in OPERANDS}
+
+
+@lru_cache(maxsize=4096)
+def _own(name: str, rho: float | None) -> bytes:
+    return repr((name, rho)).encode()
 
 
 def _digest(own: bytes, parts: list[bytes]) -> bytes:

@@ -6,7 +6,7 @@ A value is a float64 array of 0, 1 or 2 dimensions: a scalar, a vector or a matr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,22 +63,27 @@ def evaluate(
     values: dict[Expr, Value] = {}
     with np.errstate(all="ignore"):
         for node in expr.distinct():
-            args = [values[arg] for arg in node.args]
-            known = [shapes[arg] for arg in node.args]
-            if not node.args:
-                value = operands[node.name]
-            elif node.name == "ridge":
-                assert node.rho is not None
-                value = args[0] + node.rho * (np.eye(len(args[0])) if known[0].is_square else 1.0)
-            elif node.name == "inv":
-                ridged = node.args[0].name == "ridge" and shapes[node.args[0].args[0]].is_square
-                value = _inv(args[0], 0.0 if ridged else DEFAULT_RHO)
-            elif node.name == "tr":
-                value = _tr(args[0], map_size if known[0].maps else None)
+            if node.args:
+                values[node] = apply(node, [values[arg] for arg in node.args], map_size, shapes)
             else:
-                value = _OPERATORS[node.name](*args)
-            values[node] = np.asarray(value, dtype=np.float64)
+                values[node] = np.asarray(operands[node.name], dtype=np.float64)
     return values[expr]
+
+
+def apply(node: Expr, args: list[Value], map_size: tuple[int, int], shapes: Mapping[Expr, Shape]) -> Value:
+    """The value of one operator from the values of its operands; `shapes` knows those of its subtrees."""
+    value: Value
+    if node.name == "ridge":
+        assert node.rho is not None
+        value = args[0] + node.rho * (np.eye(len(args[0])) if shapes[node.args[0]].is_square else 1.0)
+    elif node.name == "inv":
+        ridged = node.args[0].name == "ridge" and shapes[node.args[0].args[0]].is_square
+        value = _inv(args[0], 0.0 if ridged else DEFAULT_RHO)
+    elif node.name == "tr":
+        value = _tr(args[0], map_size if shapes[node.args[0]].maps else None)
+    else:
+        value = _OPERATORS[node.name](*args)
+    return np.asarray(value, dtype=np.float64)
 
 
 # Elementwise
@@ -92,6 +97,8 @@ def _padded(a: Value, b: Value, fill: float) -> tuple[Value, Value]:
         a = np.stack([a] * len(b))
     if b.ndim < a.ndim:
         b = np.stack([b] * len(a))
+    if a.shape == b.shape:
+        return a, b
     shape = np.maximum(a.shape, b.shape)
     one, other = (
         np.pad(x, [(0, n - m) for m, n in zip(x.shape, shape, strict=True)], constant_values=fill)
@@ -135,7 +142,7 @@ def _inv(a: Value, rho: float) -> Value:
         return _div(np.asarray(1.0), a)
     side = min(a.shape)
     try:
-        return np.linalg.inv(a[:side, :side] + rho * np.eye(side))
+        return np.asarray(np.linalg.inv(a[:side, :side] + rho * np.eye(side)), dtype=np.float64)
     except np.linalg.LinAlgError:
         return np.full((side, side), np.nan)
 
@@ -187,7 +194,7 @@ def _count_s(a: Value) -> Value:
 
 
 def _distances(a: Value, b: Value) -> Value:
-    return np.asarray([[np.sqrt(np.sum((x - y) ** 2)) for y in b] for x in a])
+    return np.asarray([np.sqrt(np.sum((x - b) ** 2, axis=1)) for x in a])
 
 
 def _rbf(a: Value, b: Value) -> Value:
