@@ -11,15 +11,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from evoprune.errors import EvopruneError as EvopruneError
+    from evoprune.expression.check import check as check
+    from evoprune.expression.library import functions as functions
+    from evoprune.expression.text import parse as parse
+    from evoprune.expression.tree import Expr as Expr
+    from evoprune.scoring.arrays import score_arrays as score_arrays
 
 __version__ = "0.1.0"
 
 # public name → module that defines it
 _HOME = {
     "EvopruneError": "evoprune.errors",
+    "Expr": "evoprune.expression.tree",
+    "check": "evoprune.expression.check",
+    "functions": "evoprune.expression.library",
+    "parse": "evoprune.expression.text",
+    "score_arrays": "evoprune.scoring.arrays",
 }
 
-__all__ = ["EvopruneError"]
+__all__ = [
+    "EvopruneError",
+    "Expr",
+    "check",
+    "functions",
+    "parse",
+    "score_arrays",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ from functools import cached_property
 from evoprune.errors import ExpressionError
 from evoprune.expression.text import parse
 from evoprune.expression.tree import Expr
+from evoprune.expression.vocabulary import OPERANDS, OPERATORS
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class UnknownFunction(ExpressionError, KeyError):
     """There is no function of this name."""
 
     def __init__(self, name: str, known: list[str]) -> None:
-        close = difflib.get_close_matches(name, known, n=1)
+        close = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         self.message = f"there is no function {name!r}{hint}\n  functions: {' '.join(known)}"
         super().__init__(self.message)
@@ -173,15 +174,8 @@ def resolve(function: str | Expr | Function) -> Function:
     name = function.strip()
     if name in functions:
         return functions[name]
-    if (
-        name.isidentifier()
-        and difflib.get_close_matches(name, functions, n=1, cutoff=0.6)
-        and "(" not in name
-    ):
-        from evoprune.expression.vocabulary import OPERANDS, OPERATORS
-
-        if name not in OPERANDS and name not in OPERATORS:
-            raise UnknownFunction(name, list(functions))
+    if name.isidentifier() and name not in OPERANDS and name not in OPERATORS:
+        raise UnknownFunction(name, list(functions))
     return _own(parse(function))
 
 

@@ -8,6 +8,7 @@ numbers in one data set never count.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -73,22 +74,20 @@ def product(a: Axis, b: Axis) -> Axis:
 
 
 def _canonical(groups: Iterable[frozenset[Monomial]]) -> Axis:
-    reduced = {_reduced(group) for group in groups}
-    numbers = [factor for group in reduced for factor, symbols in group if len(group) == 1 and not symbols]
-    if numbers:  # max(4, 1) is 4, and max(1, x) is x
-        reduced -= {frozenset({(number, ())}) for number in numbers}
-        if max(numbers) > 1 or not reduced:
-            reduced.add(frozenset({(max(numbers), ())}))
-    return Axis(frozenset(g for g in reduced if not any(h < g for h in reduced)))
+    """Without what another part is never shorter (in a min) or never longer (in a max) than."""
+    reduced = {
+        frozenset(m for m in group if not any(_at_most(n, m) and n != m for n in group)) for group in groups
+    }
+    return Axis(frozenset(g for g in reduced if not any(g != h and _min_at_most(g, h) for h in reduced)))
 
 
-def _reduced(group: frozenset[Monomial]) -> frozenset[Monomial]:
-    numbers = [factor for factor, symbols in group if not symbols]
-    if not numbers:
-        return group
-    if min(numbers) == 1:  # nothing is shorter than 1
-        return frozenset({(1, ())})
-    return frozenset({m for m in group if m[1]} | {(min(numbers), ())})
+def _at_most(a: Monomial, b: Monomial) -> bool:
+    """Whether a ≤ b whatever the symbols' sizes: b is a times lengths, and those are at least 1."""
+    return a[0] <= b[0] and not Counter(a[1]) - Counter(b[1])
+
+
+def _min_at_most(g: frozenset[Monomial], h: frozenset[Monomial]) -> bool:
+    return all(any(_at_most(a, b) for a in g) for b in h)
 
 
 def _monomial_text(monomial: Monomial) -> str:

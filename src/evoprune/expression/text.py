@@ -220,16 +220,15 @@ def _pieces(expr: Expr) -> list[tuple[str, bool]]:
 
 
 def _tokens(text: str) -> list[_Token]:
-    tokens = []
+    tokens: list[_Token] = []
     position = 0
     end = len(text.rstrip())
     nodes = 0
     while position < end:
         match = _TOKEN.match(text, position)
         if not match or match.lastgroup is None:
-            start = position + len(text[position:]) - len(text[position:].lstrip())
-            wrong = _Token("unknown", text[start], start)
-            raise _error(text, wrong, f"{text[start]!r} is not part of the language")
+            start = end - len(text[position:end].lstrip())
+            return [*tokens, _Token("unknown", text[start], start)]
         kind = match.lastgroup
         tokens.append(_Token(kind, match.group(kind), match.start(kind)))
         nodes += kind in ("operand", "name")
@@ -242,6 +241,8 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _error(text: str, token: _Token, message: str) -> ParseError:
+    if token.kind == "unknown":
+        message = f"{token.text!r} is not part of the language"
     return ParseError(f"{message}\n{point(text, token.start, token.start + len(token.text))}")
 
 

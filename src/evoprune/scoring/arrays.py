@@ -140,7 +140,9 @@ def require(expr: Expr, arrays: Arrays) -> None:
     for argument, (operands, value) in reads.items():
         used = [name for name in operands if name in expr.operands]
         if used and value is None:
-            raise MissingOperandError(f"{str(expr)[:80]} reads {' and '.join(used)}, which needs {argument}=…")
+            raise MissingOperandError(
+                f"{str(expr)[:80]} reads {' and '.join(used)}, which needs {argument}=…"
+            )
     if "F-" in expr.operands and arrays.classes is not None and arrays.classes.max() == 0:
         raise ScoringError(
             f"{str(expr)[:80]} reads F-, the images of other classes, but all {arrays.classes.size} "
@@ -160,7 +162,9 @@ def _floats(name: str, given: ArrayLike, dtype: str, layouts: dict[int, str]) ->
     if array.ndim not in layouts:
         raise ScoringError(f"{name} must be {expected}, got an array of shape {list(array.shape)}")
     if array.size == 0:
-        raise ScoringError(f"{name} must be {expected} with at least one entry, got shape {list(array.shape)}")
+        raise ScoringError(
+            f"{name} must be {expected} with at least one entry, got shape {list(array.shape)}"
+        )
     if not np.isfinite(array).all():
         place = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
         raise ScoringError(
@@ -173,9 +177,7 @@ def _floats(name: str, given: ArrayLike, dtype: str, layouts: dict[int, str]) ->
 def _classes(labels: ArrayLike, images: int) -> NDArray[np.int64]:
     array = np.asarray(_plain(labels))
     if array.shape != (images,):
-        raise ScoringError(
-            f"labels must be one per image, [{images}] for these maps; got shape {list(array.shape)}"
-        )
+        raise ScoringError(f"labels must be one per image, [{images}] here; got shape {list(array.shape)}")
     if array.dtype.kind == "O" and not all(isinstance(each, str) for each in array):
         raise ScoringError("labels must be integers or strings")
     if array.dtype.kind not in "iubUSO":

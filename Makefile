@@ -1,0 +1,39 @@
+# make demo   install into .venv and run the main job
+# make test   install into .venv and run everything that CI runs
+# make quick  the fast tests only
+# make check  format, lint, types and import directions
+# make docs   write the generated pages
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test quick check docs clean
+
+demo: $(INSTALLED)
+	$(BIN)/evoprune score digits --functions xi_star l1 di
+
+test: check
+	$(BIN)/python -m pytest
+
+quick: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not heavy and not real"
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(INSTALLED)
+	$(BIN)/python docs/_operators.py
+
+# Every package at the version of constraints.txt, so that no install takes another torch.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

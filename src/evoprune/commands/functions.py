@@ -1,0 +1,104 @@
+"""`evoprune functions`: the library, or one function of it or of your own."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated
+
+import tyro
+
+from evoprune.expression.library import functions, resolve
+
+
+def main(
+    function: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[FUNCTION]")] = "",
+    /,
+    json: bool = False,
+) -> None:
+    """List the pruning functions that come with the package, or show one.
+
+    Args:
+        function: A name of the library, or the text of a function of your own in quotes; none lists all.
+        json: Print JSON.
+    """
+    if json:
+        names = [function] if function else list(functions)
+        print(json_module.dumps([describe(name) for name in names], indent=2))
+    else:
+        print(card(function) if function else table())
+
+
+def describe(function: str) -> dict[str, object]:
+    """What there is to say about a function, as plain values."""
+    found = resolve(function)
+    facts: dict[str, object] = {
+        "name": found.name,
+        "group": found.group,
+        "text": found.text,
+        "latex": found.latex,
+        "rewards": found.rewards,
+        "source": found.source,
+    }
+    if found.expr is not None:
+        facts |= {
+            "operands": operands(function),
+            "label_aware": found.expr.is_label_aware,
+            "order_dependent": found.expr.order_dependent,
+            "size": found.expr.size,
+            "depth": found.expr.depth,
+        }
+    return facts
+
+
+def operands(function: str) -> list[str]:
+    """The operands a function reads, in the vocabulary's order."""
+    from evoprune.expression.vocabulary import OPERANDS
+
+    expr = resolve(function).expr
+    return [] if expr is None else [name for name in OPERANDS if name in expr.operands]
+
+
+def table() -> str:
+    """The library, a line per function."""
+    titles = {
+        "soap": "SOAP: the hand-made functions of the paper",
+        "evolved": "Published evolved functions",
+        "baseline": "Plain baselines",
+    }
+    width = max(map(len, functions))
+    lines = []
+    for group, title in titles.items():
+        lines.append(title)
+        for name, function in functions.items():
+            if function.group == group:
+                lines.append(f"  {name:<{width}}  {function.rewards}")
+        lines.append("")
+    lines.append("`evoprune functions NAME` shows the text, the formula and the tree.")
+    return "\n".join(lines)
+
+
+def card(function: str) -> str:
+    """One function: text, LaTeX, tree, operands, what it rewards."""
+    from evoprune.expression.check import check
+    from evoprune.expression.order import order_dependence
+    from evoprune.expression.vocabulary import OPERANDS
+
+    found = resolve(function)
+    lines = [] if found.name == found.text else [found.name, ""]
+    rows = {"rewards": found.rewards, "from": found.source, "text": found.text, "LaTeX": found.latex}
+    lines += [f"{name + ':':<10}{value}" for name, value in rows.items() if value]
+    if found.expr is None:
+        return "\n".join(lines)
+    shape = check(found.expr)
+    lines.append(
+        f"{'value:':<10}{shape}" + ("" if not shape.axes else ", which is no score: a scalar is needed")
+    )
+    lines.append(f"{'size:':<10}{found.expr.size} nodes, depth {found.expr.depth}")
+    classes = "each class against the rest, averaged" if found.expr.is_label_aware else "needs no labels"
+    lines.append(f"{'labels:':<10}{classes}")
+    if dependent := order_dependence(found.expr):
+        lines.append(f"{'order:':<10}depends on the order of rows: {dependent[1]}, in {dependent[0]}")
+    lines.append("operands:")
+    lines += [f"  {name:<4} {OPERANDS[name].doc}" for name in operands(function)]
+    lines += ["tree:", *(f"  {line}" for line in found.expr.tree().splitlines())]
+    return "\n".join(lines)

@@ -1,0 +1,414 @@
+"""The kernels: steps to torch, batched over classes and channels.
+
+A value is a float64 tensor `[class, channel, …]`: a scalar `[class, channel]`, a vector with one
+axis more, a matrix with two. The first two axes are 1 where a value is the same for all classes or
+channels, and broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from evoprune.expression.tree import Expr
+from evoprune.expression.vocabulary import TINY
+from evoprune.scoring.steps import CHANNEL, CLASS, LAYER, Program, Step, compile
+
+BUDGET = 2**25
+"""Entries (256 MiB) that the operands of one chunk of channels and classes may hold."""
+
+
+class Leaves(Protocol):
+    """Where an executor finds the values of leaves."""
+
+    @property
+    def map_size(self) -> tuple[int, int]:
+        """Height and width of the site's feature maps."""
+
+    def value(self, step: Step, channels: slice, classes: Sequence[int]) -> Tensor:
+        """The value `[class or 1, channel or 1, …]` for some channels and classes."""
+
+    def class_chunks(self, channels: int) -> list[Sequence[int]]:
+        """The classes in chunks that fit in memory for so many channels; a chunk is evaluated at once."""
+
+    def channel_chunk(self) -> int:
+        """How many channels fit in memory with at least one class."""
+
+
+def evaluate(program: Program, leaves: Leaves, channels: int) -> Tensor:
+    """Scores `[function, channel]`: each root evaluated per class and averaged over the classes."""
+    width = max(1, min(channels, leaves.channel_chunk()))
+    of_layer: dict[int, Tensor] = {}
+    _run(program, LAYER, of_layer, leaves, slice(0, channels), [])
+    parts = []
+    for start in range(0, channels, width):
+        chunk = slice(start, min(start + width, channels))
+        size = chunk.stop - chunk.start
+        of_channels = dict(of_layer)
+        _run(program, CHANNEL, of_channels, leaves, chunk, [])
+        sums = [torch.zeros(size, dtype=torch.float64) for _ in program.roots]
+        count = 0
+        if any(program.steps[root].scope == CLASS for root in program.roots):
+            for classes in leaves.class_chunks(size):
+                of_classes = dict(of_channels)
+                _run(program, CLASS, of_classes, leaves, chunk, classes)
+                count += len(classes)
+                for i, root in enumerate(program.roots):
+                    if program.steps[root].scope == CLASS:
+                        value = of_classes[root].expand(len(classes), size).cpu()
+                        sums[i] = sums[i] + value.sum(0)
+        rows = [
+            sums[i] / count
+            if program.steps[root].scope == CLASS
+            else of_channels[root].expand(1, size)[0].cpu().to(torch.float64)
+            for i, root in enumerate(program.roots)
+        ]
+        parts.append(torch.stack(rows))
+    return torch.cat(parts, dim=1)
+
+
+def _run(
+    program: Program,
+    scope: int,
+    values: dict[int, Tensor],
+    leaves: Leaves,
+    channels: slice,
+    classes: Sequence[int],
+) -> None:
+    """Compute the steps of one scope into `values`, and drop what no later step reads."""
+    last = {arg: i for i, step in enumerate(program.steps) for arg in step.args}
+    kept = {arg for step in program.steps if step.scope > scope for arg in step.args} | set(program.roots)
+    for i, step in enumerate(program.steps):
+        if step.scope != scope:
+            continue
+        if step.leaf is not None:
+            values[i] = leaves.value(step, channels, classes)
+            continue
+        kernel = KERNELS[step.name]
+        given = [(values[arg], program.steps[arg]) for arg in step.args]
+        values[i] = kernel(_Call(step, given, leaves.map_size))
+        for arg in step.args:
+            if last[arg] == i and program.steps[arg].scope == scope and arg not in kept:
+                values.pop(arg, None)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A step with the values it reads."""
+
+    step: Step
+    given: list[tuple[Tensor, Step]]
+    map_size: tuple[int, int]
+
+    @property
+    def x(self) -> Tensor:
+        return self.given[0][0]
+
+    @property
+    def y(self) -> Tensor:
+        return self.given[1][0]
+
+
+# Elementwise
+
+
+def _pad(x: Tensor, sizes: Sequence[int], fill: float) -> Tensor:
+    """`x` with its last axes lengthened at their ends."""
+    if list(x.shape[-len(sizes) :]) == list(sizes):
+        return x
+    amounts = [n for have, want in zip(x.shape[::-1], sizes[::-1], strict=False) for n in (0, want - have)]
+    return torch.nn.functional.pad(x, amounts, value=fill)
+
+
+def _aligned(x: Tensor, y: Tensor, fill: float) -> tuple[Tensor, Tensor]:
+    """Two values that broadcast: a scalar against everything, a vector along a matrix's columns."""
+    if x.ndim == 2 or y.ndim == 2:
+        while x.ndim < y.ndim:
+            x = x.unsqueeze(-1)
+        while y.ndim < x.ndim:
+            y = y.unsqueeze(-1)
+        return x, y
+    columns = max(x.shape[-1], y.shape[-1])
+    if x.ndim != y.ndim:
+        x, y = (_pad(each, [columns], fill) for each in (x, y))
+        return (x.unsqueeze(-2), y) if x.ndim < y.ndim else (x, y.unsqueeze(-2))
+    sizes = [columns] if x.ndim == 3 else [max(x.shape[-2], y.shape[-2]), columns]
+    return _pad(x, sizes, fill), _pad(y, sizes, fill)
+
+
+def _add(call: _Call) -> Tensor:
+    x, y = _aligned(call.x, call.y, 0.0)
+    return x + y
+
+
+def _sub(call: _Call) -> Tensor:
+    x, y = _aligned(call.x, call.y, 0.0)
+    return x - y
+
+
+def _mul(call: _Call) -> Tensor:
+    x, y = _aligned(call.x, call.y, 1.0)
+    return x * y
+
+
+def _div(call: _Call) -> Tensor:
+    return quotient(*_aligned(call.x, call.y, 1.0))
+
+
+def quotient(x: Tensor, y: Tensor) -> Tensor:
+    """x / y, and 0 where y is below 1e-12 in size."""
+    dead = y.abs() < TINY
+    return torch.where(dead, 0.0, x / torch.where(dead, 1.0, y))
+
+
+def _ridge(call: _Call) -> Tensor:
+    if call.given[0][1].shape.is_square:
+        return call.x + call.step.rho * _eye(call.x)
+    return call.x + call.step.rho
+
+
+def _eye(x: Tensor) -> Tensor:
+    return torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+
+
+# Matrix
+
+
+def _tr(call: _Call) -> Tensor:
+    x, shape = call.x, call.given[0][1].shape
+    if shape.maps:
+        return x.reshape(*x.shape[:-1], *call.map_size).diagonal(dim1=-2, dim2=-1).sum(-1)
+    if x.ndim == 4:
+        return x.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return x[..., 0] if x.ndim == 3 else x
+
+
+def _matmul(call: _Call) -> Tensor:
+    x, y = call.x, call.y
+    if x.ndim == 2 or y.ndim == 2:
+        x, y = _aligned(x, y, 1.0)
+        return x * y
+    left, right = x.ndim == 3, y.ndim == 3
+    x = x.unsqueeze(-2) if left else x
+    y = y.unsqueeze(-1) if right else y
+    inner = min(x.shape[-1], y.shape[-2])
+    result = x[..., :inner] @ y[..., :inner, :]
+    result = result.squeeze(-1) if right else result
+    return result.squeeze(-1 if right else -2) if left else result
+
+
+def _inv(call: _Call) -> Tensor:
+    x = call.x
+    if x.ndim < 4:
+        return quotient(torch.ones_like(x), x)
+    side = min(x.shape[-2:])
+    block = x[..., :side, :side] + call.step.rho * _eye(x[..., :side, :side])
+    inverse, failed = torch.linalg.inv_ex(block)
+    return torch.where((failed != 0)[..., None, None], torch.nan, inverse)
+
+
+def _dot(call: _Call) -> Tensor:
+    x, y = _flat(call.x), _flat(call.y)
+    n = min(x.shape[-1], y.shape[-1])
+    return (x[..., :n] * y[..., :n]).sum(-1)
+
+
+def _outprod(call: _Call) -> Tensor:
+    return _flat(call.x).unsqueeze(-1) * _flat(call.y).unsqueeze(-2)
+
+
+def _flat(x: Tensor) -> Tensor:
+    """All entries, row by row: `[class, channel, entry]`."""
+    return x.flatten(2) if x.ndim > 2 else x.unsqueeze(-1)
+
+
+# Statistics
+
+
+def _over_all(statistic: Callable[[Tensor], Tensor]) -> Callable[[_Call], Tensor]:
+    return lambda call: statistic(_flat(call.x))
+
+
+def _over_rows(statistic: Callable[[Tensor], Tensor]) -> Callable[[_Call], Tensor]:
+    """A matrix's rows, a vector's entries; a scalar is one row of one entry."""
+    return lambda call: statistic(call.x.transpose(-1, -2) if call.x.ndim == 4 else _flat(call.x))
+
+
+def _variance(x: Tensor) -> Tensor:
+    """Of the last axis, around its mean."""
+    return (x - x.mean(-1, keepdim=True)).square().mean(-1)
+
+
+def _statistic(name: str, function: Callable[[Tensor], Tensor]) -> dict[str, Callable[[_Call], Tensor]]:
+    return {f"{name}_g": _over_all(function), f"{name}_s": _over_rows(function)}
+
+
+def _count_g(call: _Call) -> Tensor:
+    return call.x.new_full((1, 1), float(np.prod(call.x.shape[2:])))
+
+
+def _count_s(call: _Call) -> Tensor:
+    return call.x.new_full((1, 1), float(call.x.shape[2] if call.x.ndim > 2 else 1))
+
+
+# Special
+
+
+def _rows(x: Tensor) -> Tensor:
+    """`[class, channel, row, column]`: a vector is rows of one entry, a scalar is one row."""
+    return x if x.ndim == 4 else _flat(x).unsqueeze(-1)
+
+
+def _distances(x: Tensor, y: Tensor) -> Tensor:
+    # The default takes ‖x‖² + ‖y‖² − 2x·y for many rows, which cancels.
+    return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _rbf(call: _Call) -> Tensor:
+    x, y = _rows(call.x), _rows(call.y)
+    columns = max(x.shape[-1], y.shape[-1])
+    x, y = (_pad(each, [columns], 0.0) for each in (x, y))
+    return torch.exp(-_distances(x, y).square() / 2)
+
+
+def _geo(call: _Call) -> Tensor:
+    rows = _rows(call.x)
+    total = _distances(rows, rows).sum(-1)
+    # Sums that are equal on paper differ by rounding; the first of them is meant.
+    near = total <= total.amin(-1, keepdim=True) * (1 + 1e-10)
+    best = near.to(torch.int8).argmax(-1)
+    row = rows.gather(-2, best[..., None, None].expand(*best.shape, 1, rows.shape[-1])).squeeze(-2)
+    return row if call.x.ndim == 4 else row.squeeze(-1)
+
+
+def _slice(call: _Call) -> Tensor:
+    return call.x[:, :, 0] if call.x.ndim > 2 else call.x
+
+
+KERNELS: dict[str, Callable[[_Call], Tensor]] = {
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "abs": lambda call: call.x.abs(),
+    "sq": lambda call: call.x.square(),
+    "sqrt": lambda call: call.x.abs().sqrt(),
+    "ridge": _ridge,
+    "tr": _tr,
+    "matmul": _matmul,
+    "inv": _inv,
+    "dot": _dot,
+    "outprod": _outprod,
+    "tran": lambda call: call.x.transpose(-1, -2) if call.x.ndim == 4 else call.x,
+    **_statistic("sum", lambda x: x.sum(-1)),
+    **_statistic("prod", lambda x: x.prod(-1)),
+    **_statistic("mean", lambda x: x.mean(-1)),
+    **_statistic("std", lambda x: _variance(x).sqrt()),
+    **_statistic("var", _variance),
+    "count_g": _count_g,
+    "count_s": _count_s,
+    "rbf": _rbf,
+    "geo": _geo,
+    "slice": _slice,
+}
+
+
+@dataclass(frozen=True)
+class ArrayLeaves:
+    """Operands from arrays in memory: maps `[channel, image, pixel]`, filters `[filter, weight]`,
+    own filters `[channel, weight]`, batch-norm `[channel, 4]`, the images of each class, and of the rest.
+    """
+
+    map_size: tuple[int, int]
+    maps: Tensor | None
+    filters: Tensor | None
+    own: Tensor | None
+    batch_norm: Tensor | None
+    inside: tuple[Tensor, ...]
+    outside: tuple[Tensor, ...]
+
+    def value(self, step: Step, channels: slice, classes: Sequence[int]) -> Tensor:
+        match step.leaf:
+            case "F":
+                return _given(self.maps)[None, channels].to(torch.float64)
+            case "F+":
+                return self._rows(channels, [self.inside[k] for k in classes])
+            case "F-":
+                return self._rows(channels, [self.outside[k] for k in classes])
+            case "W":
+                return _given(self.filters)[None, None].to(torch.float64)
+            case "W_I":
+                return _given(self.own)[None, channels].to(torch.float64)
+            case _:
+                return _given(self.batch_norm)[None, channels].to(torch.float64)
+
+    def class_chunks(self, channels: int) -> list[Sequence[int]]:
+        """Classes with equally many images share a chunk: their `F+` stack without padding."""
+        fit = max(1, BUDGET // max(1, self._entries() * channels))
+        by_size: dict[int, list[int]] = {}
+        for k, images in enumerate(self.inside):
+            by_size.setdefault(len(images), []).append(k)
+        return [group[i : i + fit] for group in by_size.values() for i in range(0, len(group), fit)]
+
+    def channel_chunk(self) -> int:
+        return max(1, BUDGET // max(1, self._entries()))
+
+    def _entries(self) -> int:
+        return 1 if self.maps is None else self.maps.shape[1] * self.maps.shape[2]
+
+    def _rows(self, channels: slice, images: list[Tensor]) -> Tensor:
+        maps = _given(self.maps)[channels]
+        return torch.stack([maps[:, each].to(torch.float64) for each in images])
+
+
+def _given(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None  # what an expression reads is checked before it is evaluated
+    return tensor
+
+
+def array_leaves(
+    maps: Tensor | None,
+    map_size: tuple[int, int],
+    classes: Tensor | None,
+    filters: Tensor | None,
+    own: Tensor | None,
+    batch_norm: Tensor | None,
+) -> ArrayLeaves:
+    """Leaves from maps `[channel, image, pixel]`, classes `[image]` and the layer's parameters."""
+    inside: tuple[Tensor, ...] = ()
+    outside: tuple[Tensor, ...] = ()
+    if classes is not None:
+        present = torch.unique(classes)
+        inside = tuple((classes == k).nonzero()[:, 0] for k in present)
+        outside = tuple((classes != k).nonzero()[:, 0] for k in present)
+    return ArrayLeaves(map_size, maps, filters, own, batch_norm, inside, outside)
+
+
+def score(
+    expr: Expr,
+    maps: NDArray[np.float64] | None,
+    map_size: tuple[int, int],
+    classes: NDArray[np.int64] | None,
+    filters: NDArray[np.float64] | None,
+    batch_norm: NDArray[np.float64] | None,
+) -> NDArray[np.float64]:
+    """Scores `[channel]` from maps `[image, channel, pixel]`, filters `[channel, weight]`,
+    batch_norm `[channel, 4]` and classes `[image]`."""
+    tensors = [None if a is None else torch.from_numpy(a) for a in (maps, classes, filters, batch_norm)]
+    of_maps, of_classes, of_filters, of_norm = tensors
+    channels = next(len(a) for a in (None if maps is None else maps[0], filters, batch_norm) if a is not None)
+    leaves = array_leaves(
+        None if of_maps is None else of_maps.transpose(0, 1),
+        map_size,
+        of_classes,
+        of_filters,
+        of_filters,
+        of_norm,
+    )
+    return evaluate(compile([expr]), leaves, channels)[0].numpy()
