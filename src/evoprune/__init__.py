@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from evoprune.expression.library import functions as functions
     from evoprune.expression.text import parse as parse
     from evoprune.expression.tree import Expr as Expr
+    from evoprune.pruning.sites import Site as Site
+    from evoprune.pruning.sites import sites as sites
     from evoprune.scoring.arrays import score_arrays as score_arrays
 
 __version__ = "0.1.0"
@@ -23,19 +25,23 @@ __version__ = "0.1.0"
 _HOME = {
     "EvopruneError": "evoprune.errors",
     "Expr": "evoprune.expression.tree",
+    "Site": "evoprune.pruning.sites",
     "check": "evoprune.expression.check",
     "functions": "evoprune.expression.library",
     "parse": "evoprune.expression.text",
     "score_arrays": "evoprune.scoring.arrays",
+    "sites": "evoprune.pruning.sites",
 }
 
 __all__ = [
     "EvopruneError",
     "Expr",
+    "Site",
     "check",
     "functions",
     "parse",
     "score_arrays",
+    "sites",
 ]
 
 
