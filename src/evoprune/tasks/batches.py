@@ -53,6 +53,10 @@ class Split(Protocol):
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where the batches are."""
+
     def __len__(self) -> int: ...
 
     def take(self, places: Integers) -> Split:
@@ -94,6 +98,10 @@ class HeldSplit:
     def shape(self) -> tuple[int, int, int]:
         channels, height, width = self.images.shape[1:]
         return channels, height, width
+
+    @property
+    def device(self) -> torch.device:
+        return self.images.device
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -17,7 +17,7 @@ TRAIN, TEST = 6000, 2000
 
 def digits() -> tuple[Bytes, Bytes]:
     """The 1,797 handwritten digits of scikit-learn: images `[image, 1, 8, 8]` and labels `[image]`."""
-    with (files("evoprune.tasks") / "files" / "digits.npz").open("rb") as file, np.load(file) as content:
+    with (files("evoprune.tasks") / "assets" / "digits.npz").open("rb") as file, np.load(file) as content:
         # The grey levels are counts from 0 to 16; 15 makes them span a byte.
         return content["images"][:, None] * np.uint8(15), content["labels"]
 
