@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from evoprune import config
 from evoprune.errors import ConfigError, DataError, SavedFileError, TrainingError
 from evoprune.tasks.batches import HeldSplit, Normalisation
+from evoprune.tasks.progress import TrainingProgress
 from evoprune.tasks.recipes import Recipe, recipe, recipe_tables
 from evoprune.tasks.store import read_weights
 from evoprune.tasks.training import (
@@ -70,11 +75,14 @@ class KillAt:
     def __init__(self, epoch: int, step: int) -> None:
         self.at = (epoch, step)
 
-    def step(self, epoch: int, step: int, steps: int, loss: float, accuracy: float) -> None:
+    def start(self, done: int, epochs: int, steps: int) -> None:
+        pass
+
+    def step(self, epoch: int, step: int, means: Callable[[], tuple[float, float]]) -> None:
         if (epoch, step) == self.at:
             raise Killed
 
-    def epoch(self, number: int, epochs: int, result: Epoch) -> None:
+    def epoch(self, number: int, result: Epoch) -> None:
         pass
 
 
@@ -119,7 +127,7 @@ def test_killed_in_an_epoch_and_resumed_is_never_killed(
     seen: list[int] = []
 
     class Watch(KillAt):
-        def epoch(self, number: int, epochs: int, result: Epoch) -> None:
+        def epoch(self, number: int, result: Epoch) -> None:
             seen.append(number)
 
     assert train(resumed, split(), how, seed=0, folder=tmp_path, watcher=Watch(-1, -1)) == history
@@ -244,6 +252,30 @@ def test_compiled_training_gives_the_plain_network_its_weights() -> None:
     train(plain, split(), SGD, seed=0)
     assert compiled == [net]
     assert state_key(net) == state_key(plain)
+
+
+def test_progress_tells_a_file_in_about_ten_lines_and_a_terminal_with_a_bar(tmp_path: Path) -> None:
+    def watched(*, terminal: bool) -> str:
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=terminal, width=120)
+        with TrainingProgress("base of x", console=console) as progress:
+            train(network(), split(), dataclasses.replace(SGD, epochs=25), seed=0, watcher=progress)
+        return out.getvalue()
+
+    lines = watched(terminal=False).splitlines()
+    assert 10 <= len(lines) <= 13
+    assert re.fullmatch(r"base of x: epoch 2/25  loss \d\.\d{4}  accuracy \d+\.\d\d%  .* s left", lines[0])
+    assert "epoch 25/25" in lines[-1] and "left" not in lines[-1]
+    assert "epoch 25/25" not in watched(terminal=True).splitlines()[-1], "the bar goes away when it is done"
+
+
+def test_progress_says_where_a_training_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(network(), split(), SGD, seed=0, folder=tmp_path, watcher=KillAt(3, 1))
+    out = io.StringIO()
+    with TrainingProgress("x", console=Console(file=out, width=120)) as progress:
+        train(network(), split(), SGD, seed=0, folder=tmp_path, watcher=progress)
+    assert out.getvalue().startswith("x: goes on after epoch 3 of 5")
 
 
 # --- recipes --------------------------------------------------------------------------------------------

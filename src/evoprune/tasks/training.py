@@ -13,7 +13,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,9 +49,14 @@ History = tuple[Epoch, ...]
 class Watcher(Protocol):
     """Something that is told how a training goes."""
 
-    def step(self, epoch: int, step: int, steps: int, loss: float, accuracy: float) -> None: ...
+    def start(self, done: int, epochs: int, steps: int) -> None:
+        """Before the first batch: how many of the epochs are done already, and the batches of each."""
 
-    def epoch(self, number: int, epochs: int, result: Epoch) -> None: ...
+    def step(self, epoch: int, step: int, means: Callable[[], tuple[float, float]]) -> None:
+        """After a batch (the first is 1) of an epoch (the first is 0); `means` gives loss and accuracy."""
+
+    def epoch(self, number: int, result: Epoch) -> None:
+        """After an epoch (the first is 1), with its checkpoint written."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,8 @@ def train(
     steps = max(1, len(split) // recipe.batch_size)
     steps = min(steps, recipe.steps_per_epoch or steps)
 
+    if watcher is not None:
+        watcher.start(len(history), recipe.epochs, steps)
     for number in range(len(history), recipe.epochs):
         started, tally = time.monotonic(), _Tally(device)
         network.train()
@@ -117,7 +124,7 @@ def train(
                 ):  # elsewhere a look at the loss waits for the device
                     _check_finite(tally.loss, recipe, number, step)
                 if watcher is not None:
-                    watcher.step(number, step + 1, steps, *tally.means())
+                    watcher.step(number, step + 1, tally.means)
             _check_finite(tally.loss, recipe, number, steps - 1)
         loss_mean, accuracy_mean = tally.means()
         rate = recipe.rate_at(number)
@@ -126,7 +133,7 @@ def train(
         if folder is not None:
             _save(network, optimizer, folder / CHECKPOINT, key, history)
         if watcher is not None:
-            watcher.epoch(number + 1, recipe.epochs, result)
+            watcher.epoch(number + 1, result)
     network.eval()
     return history
 
