@@ -12,7 +12,7 @@ from evoprune.networks.resnet import (
     resnet56,
 )
 from evoprune.networks.small import LeNet5, digits_net, shapes_net
-from evoprune.networks.vgg import ImageNetVGG, VGG, vgg16, vgg16_imagenet, vgg19
+from evoprune.networks.vgg import VGG, ImageNetVGG, vgg16, vgg16_imagenet, vgg19
 
 __all__ = [
     "ChannelSelect",

@@ -22,19 +22,20 @@ class ChannelSelect(nn.Module):
 
     def __init__(self, index: Sequence[int], in_channels: int) -> None:
         super().__init__()
-        self.in_channels = in_channels
         # Rebuilt with the network, like any other shape; checkpoints need not know about it.
         self.register_buffer("index", torch.empty(0, dtype=torch.long), persistent=False)
         self.choose(index, in_channels)
 
     def choose(self, index: Sequence[int], in_channels: int) -> None:
         """Replace what is chosen."""
-        chosen = torch.as_tensor(list(index), dtype=torch.long)
-        if chosen.numel() and not (chosen.ge(ZERO).all() and chosen.lt(in_channels).all()):
-            raise ValueError(f"the index must lie in [-1, {in_channels}), got {chosen.tolist()}")
-        self.in_channels = in_channels
-        self.index = chosen.to(self.index.device)
-        self._pads = bool(chosen.eq(ZERO).any())
+        chosen = tuple(int(i) for i in index)
+        if any(not ZERO <= i < in_channels for i in chosen):
+            raise ValueError(f"the index must lie in [-1, {in_channels}), got {list(chosen)}")
+        # Known without looking into a tensor, so that it is known on the meta device as well.
+        self.chosen, self.in_channels = chosen, in_channels
+        # One more channel, of zeros, at the end is what -1 stands for.
+        places = [in_channels if i == ZERO else i for i in chosen]
+        self.index = torch.tensor(places, dtype=torch.long, device=self.index.device)
 
     @classmethod
     def padding(cls, before: int, channels: int, after: int) -> ChannelSelect:
@@ -43,16 +44,13 @@ class ChannelSelect(nn.Module):
 
     @property
     def out_channels(self) -> int:
-        return self.index.numel()
+        return len(self.chosen)
 
     def forward(self, x: Tensor) -> Tensor:
         """Choose along axis 1 of `[image, channel, ...]`."""
-        if not self._pads:
-            return x.index_select(1, self.index)
-        zeros = torch.zeros_like(x[:, :1])
-        # One more channel of zeros at the end is what -1 stands for.
-        index = torch.where(self.index < 0, self.in_channels, self.index)
-        return torch.cat([x, zeros], dim=1).index_select(1, index)
+        if ZERO in self.chosen:
+            x = torch.cat([x, torch.zeros_like(x[:, :1])], dim=1)
+        return x.index_select(1, self.index)
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}"

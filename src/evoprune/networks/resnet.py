@@ -75,8 +75,8 @@ class PreactResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Class scores `[image, class]` of images `[image, channel, 32, 32]`."""
         x = self.relu(self.bn1(self.conv1(x)))
-        for stage in (self.layer1, self.layer2, self.layer3):
-            x = stage(x)
+        for stage in (1, 2, 3):
+            x = self.get_submodule(f"layer{stage}")(x)
         scores: Tensor = self.fc(self.flatten(self.avgpool(self.relu(self.bn(x)))))
         return scores
 
@@ -147,8 +147,8 @@ class ResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Class scores `[image, class]` of images `[image, channel, 32, 32]`."""
         x = self.relu(self.bn1(self.conv1(x)))
-        for stage in (self.layer1, self.layer2, self.layer3):
-            x = stage(x)
+        for stage in (1, 2, 3):
+            x = self.get_submodule(f"layer{stage}")(x)
         scores: Tensor = self.linear(self.flatten(self.avgpool(x)))
         return scores
 
@@ -211,8 +211,8 @@ class ImageNetResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Class scores `[image, class]` of images `[image, channel, H, W]`."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-        for stage in range(self.stages):
-            x = self.get_submodule(f"layer{stage + 1}")(x)
+        for stage in range(1, self.stages + 1):
+            x = self.get_submodule(f"layer{stage}")(x)
         scores: Tensor = self.fc(self.flatten(self.avgpool(x)))
         return scores
 

@@ -254,9 +254,9 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         select = selection_of(module)
         index: Ids | None = None
         if kind == "select":
-            index = module.index.cpu().numpy()
+            index = np.array(module.chosen, dtype=np.int64)
         elif select is not None:
-            index = select.index.cpu().numpy()
+            index = np.array(select.chosen, dtype=np.int64)
         elif name in self._selected:
             index = np.arange(len(stream))
         if kind == "depthwise":
@@ -267,7 +267,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if index is not None:
                 layer.stream_ids, layer.index, layer.in_ids = stream, index, self.labels.new(len(index))
         elif kind == "select":
-            layer = Layer(name, kind, stream, self.labels.new(len(module.index)), index=index)
+            layer = Layer(name, kind, stream, self.labels.new(len(module.chosen)), index=index)
         else:
             ids = stream if _per_channel(module) else self.labels.new(0)
             layer = Layer(name, kind, ids, ids)
