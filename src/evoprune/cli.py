@@ -19,6 +19,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Functions": {
         "functions": ("functions", "list the pruning functions of the library, or show one"),
     },
+    "Tasks": {
+        "train": ("train", "train the base network of a task and keep it"),
+    },
 }
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130

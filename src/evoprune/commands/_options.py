@@ -1,0 +1,110 @@
+"""What the commands on tasks have in common: which task, whose recipe, and where."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from evoprune.errors import ConfigError
+
+if TYPE_CHECKING:
+    from evoprune.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Which:
+    """Which task: one by name or TOML file, or a network and data of your own."""
+
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[TASK]")] = ""
+    """A task by name (`evoprune tasks` lists them) or TOML file; none with --model."""
+    model: str | None = None
+    """Your own network: package.module:factory."""
+    weights: Path | None = None
+    """Its weights: safetensors, or a PyTorch file of tensors. Also replaces the base of a named task."""
+    data: str | None = None
+    """Your own data: the name of a data set, or a folder of parquet files or class folders."""
+    image_size: int | None = None
+    """Scale the images of --data to squares of this size."""
+    normalise: str | None = None
+    """Of the images of --data: data, imagenet, half or none."""
+    recipe: str | None = None
+    """Train by this recipe, a name or a TOML file, instead of the task's."""
+    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """Change one setting of the task, like recipe.epochs=5; may be given many times."""
+    folder: Path = Path("runs/tasks")
+    """Where trained base networks and results are kept, in a folder for each task."""
+    device: str = "cpu"
+    """cpu, cuda, cuda:1, …"""
+    threads: int | None = None
+    """How many threads torch may use."""
+
+    def open(
+        self, *, cut: dict[str, Any] | None = None, recipe_of: Literal["recipe", "base"] = "recipe"
+    ) -> Task:
+        """The task, with nothing loaded yet; `cut` replaces what is cut, --recipe the recipe named here."""
+        import torch
+
+        from evoprune.tasks.settings import settings, task_tables
+        from evoprune.tasks.task import Task
+
+        if self.threads is not None:
+            if self.threads < 1:
+                raise ConfigError(f"--threads must be 1 or more, got {self.threads}")
+            torch.set_num_threads(self.threads)
+        _check_device(self.device)
+        if bool(self.task) == bool(self.model):
+            raise ConfigError(
+                f"give a TASK, or --model with --data; the tasks are {', '.join(task_tables())}"
+            )
+        if self.model is not None and (here := str(Path.cwd())) not in sys.path:
+            sys.path.insert(0, here)  # as `python -m` does, so that a module beside you is found
+        table: Any = self.task if self.model is None else self._own()
+        overrides = list(self.set)
+        if self.model is None and (self.data or self.image_size or self.normalise):
+            raise ConfigError(
+                "--data, --image-size and --normalise go with --model; "
+                "for a task there is --set data.KEY=VALUE"
+            )
+        if self.model is None and self.weights is not None:
+            overrides.insert(0, f"weights='{self.weights}'")
+        replaced: dict[str, Any] = {recipe_of: self.recipe} if self.recipe else {}
+        chosen = settings(table, overrides, cut=cut, **replaced)
+        return Task(chosen, self.folder / chosen.name, self.device)
+
+    def _own(self) -> dict[str, Any]:
+        """The table of a task of the user's own."""
+        if not self.data:
+            raise ConfigError("--model needs --data: the name of a data set, or a folder of images")
+        data: dict[str, Any] = {"name": self.data}
+        if self.image_size is not None:
+            data["image_size"] = self.image_size
+        if self.normalise is not None:
+            data["normalise"] = self.normalise
+        name = f"{str(self.model).rpartition(':')[2]}-{Path(self.data).name}"
+        table = {
+            "name": name,
+            "network": self.model,
+            "data": data,
+            "base": "plain-base",
+            "recipe": "finetune",
+            "cut": {"ratio": 0.4},
+        }
+        return table | ({"weights": str(self.weights)} if self.weights is not None else {})
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        wanted = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(f"--device: expected cpu, cuda or cuda:N, got {device!r}") from None
+    if wanted.type not in ("cpu", "cuda"):
+        raise ConfigError(f"--device: expected cpu, cuda or cuda:N, got {device!r}")
+    count = torch.cuda.device_count() if wanted.type == "cuda" else 0
+    if wanted.type == "cuda" and (wanted.index or 0) >= count:
+        raise ConfigError(f"--device {device}: this machine has {count} CUDA devices")
