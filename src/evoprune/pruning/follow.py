@@ -36,7 +36,8 @@ class Layer:
     """A layer whose tensors have channel axes, and the labels along them.
 
     `in_ids` and `out_ids` are `[channel]`; `stream_ids` are the labels of what a selection in front of the
-    layer chooses from, `index` what it chooses. `pixels` is how often the weights are applied per image.
+    layer chooses from, `index` what it chooses. `pixels` is how often the weights are applied per image,
+    `kernel` how many weights there are per pair of channels.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Layer:
     out_ids: Ids
     groups: int = 1
     transposed: bool = False
+    kernel: int = 1
     stream_ids: Ids | None = None
     index: Ids | None = None
     pixels: int = 0
@@ -272,6 +274,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             ids = stream if _per_channel(module) else self.labels.new(0)
             layer = Layer(name, kind, ids, ids)
         layer.transposed = bool(getattr(module, "transposed", False))
+        layer.kernel = prod(getattr(module, "kernel_size", ()))
         self.trace.layers[name], self._modules[name] = layer, module
         if kind != "select" and _has_made_weights(module):
             what = f"{type(module).__name__} {name!r}, whose weight is computed (parametrized or masked)"

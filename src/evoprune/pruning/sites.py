@@ -8,7 +8,7 @@ Channels that meet in a residual add are one site; the parts of a concatenation 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import lcm, prod
@@ -108,7 +108,20 @@ def sites(
     """
     return find_sites(
         model, example_inputs, selection=selection, ignore=ignore, flatten_features=flatten_features
-    )[1]
+    ).sites
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A network's sites with the trace they were found in; `classes` are `[channel]` for each site."""
+
+    trace: Trace
+    sites: tuple[Site, ...]
+    classes: Mapping[str, Ids]
+
+    @property
+    def names(self) -> list[str]:
+        return [site.name for site in self.sites]
 
 
 def find_sites(
@@ -118,8 +131,8 @@ def find_sites(
     selection: bool = False,
     ignore: Collection[str] = (),
     flatten_features: Collection[str] = (),
-) -> tuple[Trace, tuple[Site, ...]]:
-    """The sites, and the trace that they were found in."""
+) -> Structure:
+    """The sites, and what surgery needs to know beside them."""
     trace = follow(model, example_inputs)
     chosen = set(_stream_readers(trace, model) if selection else ())
     for name in flatten_features:
@@ -140,19 +153,21 @@ def find_sites(
         trace = follow(model, example_inputs, selected=chosen)
     if selection:
         trace.kept |= trace.summed  # the residual streams keep their width
-    found, refused = _Finder(trace).sites()
+    finder = _Finder(trace)
+    found, refused = finder.sites()
     known_names = [site.name for site in found] + list(refused)
     for name in ignore:
         if name not in known_names:
             raise SiteError(f"ignore names an unknown site {name!r}{hint(name, known_names)}")
     reasons = [f"{name!r}: {what}" for name, what in refused.items() if name not in ignore]
     if reasons:
-        left = [name for name in refused if name not in ignore]
+        names = [name for name in refused if name not in ignore]
         raise SiteError(
             "the channels of these sites are mixed and cannot be removed one by one; "
-            f"to leave them whole pass ignore={left!r}\n  " + "\n  ".join(reasons)
+            f"to leave them whole pass ignore={names!r}\n  " + "\n  ".join(reasons)
         )
-    return trace, tuple(site for site in found if site.name not in ignore)
+    left = tuple(site for site in found if site.name not in ignore)
+    return Structure(trace, left, {site.name: finder.classes(site.name) for site in left})
 
 
 def hint(name: str, known: Sequence[str]) -> str:
@@ -275,6 +290,11 @@ class _Finder:
             elif reads[number]:
                 found.append(self._site(number, reads[number]))
         return found, refused
+
+    def classes(self, name: str) -> Ids:
+        """The class of each of the site's channels, `[channel]`."""
+        classes = np.flatnonzero(self.site_of == self.names.index(name))
+        return classes[np.argsort(self.channel_of[classes])]
 
     def _gather(self) -> None:
         first_call = {name: at for at, name in reversed(list(enumerate(self.trace.calls)))}

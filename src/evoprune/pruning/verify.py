@@ -1,0 +1,305 @@
+"""Trust no cut that was not checked.
+
+Two things are compared. Every tensor of the pruned network must equal the original's at the reported kept
+channels: which, is worked out here from the sites alone, not from the labels that the cut went by. And
+the pruned network must compute what the original computes with the removed channels zeroed at every
+reader: once as it is, and once with lively random weights in both, for which no channel is without effect,
+so that a wrong one shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from evoprune.errors import SurgeryError
+from evoprune.networks.layers import ZERO, ChannelSelect, selection_of
+from evoprune.pruning.channels import Ids
+from evoprune.pruning.follow import Layer, call_network, detached_copy, untouched_randomness
+from evoprune.pruning.lively import enliven
+from evoprune.pruning.sites import Site, Structure
+
+Kept: TypeAlias = Mapping[str, tuple[int, ...]]
+Cut: TypeAlias = Callable[[nn.Module, Structure, Kept], nn.Module]
+
+SEED = 20220709
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+class Verifier:
+    """Checks cuts of one network against it."""
+
+    def __init__(self, model: nn.Module, example_inputs: Any, structure: Structure, cut: Cut) -> None:
+        self._model = model
+        self._structure = structure
+        self._cut = cut
+        self._dtype = _working_dtype(model)
+        self._inputs = _noise(example_inputs, self._dtype)
+        self._original = _Masked(_prepared(model, self._dtype), structure.sites)
+        lively = _prepared(model, self._dtype)
+        with untouched_randomness(self._inputs):
+            enliven(lively, structure, self._inputs, torch.Generator().manual_seed(SEED))
+        self._lively = _Masked(lively, structure.sites)
+
+    def check(self, pruned: nn.Module, kept: Kept) -> None:
+        """Raise `SurgeryError` unless the pruned network is the original without the other channels."""
+        self._check_tensors(pruned, kept)
+        # The network may have been trained since the last cut.
+        _copy_values(self._model, self._original.network)
+        problem = self._difference(self._original, _prepared(pruned, self._dtype), kept)
+        problem = problem or self._difference(self._lively, self._recut(kept), kept)
+        if problem is not None:
+            raise SurgeryError(f"{self._guilty(kept)}: the pruned network {problem}")
+
+    def _recut(self, kept: Kept) -> nn.Module:
+        """The lively network, cut in the same way."""
+        return self._cut(self._lively.network, self._structure, kept)
+
+    def _difference(self, original: _Masked, pruned: nn.Module, kept: Kept) -> str | None:
+        expected = original(self._inputs, kept)
+        try:
+            with untouched_randomness(self._inputs), torch.inference_mode():
+                got = _tensors(call_network(pruned, _copied(self._inputs)))
+        except Exception as error:
+            return f"does not run ({type(error).__name__}: {error})"
+        if len(got) != len(expected):
+            return f"gives {len(got)} outputs, not {len(expected)}"
+        for one, other in zip(got, expected, strict=True):
+            if one.shape != other.shape:
+                return f"gives an output of shape {list(one.shape)}, not {list(other.shape)}"
+            size = float(other.abs().max()) if other.numel() else 0.0
+            off = float((one - other).abs().max()) / (size or 1.0) if other.numel() else 0.0
+            if not off <= TOLERANCE[self._dtype]:
+                return (
+                    f"is off by {off:.1e} of its output from the original with the removed channels zeroed "
+                    f"(allowed: {TOLERANCE[self._dtype]:.0e})"
+                )
+        return None
+
+    def _guilty(self, kept: Kept) -> str:
+        """The sites whose cut alone shows the mismatch."""
+        whole = {site.name: tuple(range(site.channels)) for site in self._structure.sites}
+        guilty = []
+        for site in self._structure.sites:
+            alone = {**whole, site.name: kept[site.name]}
+            if site.parents or len(kept[site.name]) == site.channels:
+                continue
+            try:
+                problem = self._difference(self._lively, self._recut(alone), alone)
+            except Exception as error:
+                problem = str(error)
+            if problem is not None:
+                guilty.append(site.name)
+        named = guilty or [name for name, channels in kept.items() if channels != whole[name]]
+        return f"the cut at {'site' if len(named) == 1 else 'sites'} {', '.join(map(repr, named))} is wrong"
+
+    def _check_tensors(self, pruned: nn.Module, kept: Kept) -> None:
+        """Every tensor of the pruned network, against the original's at the kept channels."""
+        places = _Places(self._structure, kept)
+        theirs = dict(pruned.named_modules())
+        for name, module in self._model.named_modules():
+            layer = self._structure.trace.layers.get(name)
+            for key, tensor in [
+                *module.named_parameters(recurse=False),
+                *module.named_buffers(recurse=False),
+            ]:
+                if isinstance(module, ChannelSelect):
+                    continue  # what it chooses is compared below
+                expected = places.expected(layer, key, tensor.detach()) if layer is not None else tensor
+                got = getattr(theirs.get(name), key, None)
+                same = isinstance(got, Tensor) and got.shape == expected.shape and got.dtype == expected.dtype
+                if not same or not _identical(got, expected):
+                    raise SurgeryError(
+                        f"the cut at {places.around(layer)} is wrong: {name + '.' + key!r} is not "
+                        "the original's tensor at the kept channels"
+                    )
+            if layer is not None and layer.index is not None:
+                choice, right = _chosen(theirs[name]), places.choice(layer)
+                if choice is not None and choice != right:
+                    raise SurgeryError(
+                        f"the cut at {places.around(layer)} is wrong: "
+                        f"{name!r} chooses channels {choice}, not {right}"
+                    )
+
+
+class _Places:
+    """Where the kept channels are in each layer's tensors, read off the sites."""
+
+    def __init__(self, structure: Structure, kept: Kept) -> None:
+        self._layers = structure.trace.layers
+        self._ins = {name: np.ones(len(layer.in_ids), dtype=bool) for name, layer in self._layers.items()}
+        self._outs = {name: np.ones(len(layer.out_ids), dtype=bool) for name, layer in self._layers.items()}
+        self._streams = {
+            name: np.ones(len(layer.stream_ids), dtype=bool)
+            for name, layer in self._layers.items()
+            if layer.stream_ids is not None
+        }
+        self._sites: dict[str, list[str]] = {name: [] for name in self._layers}
+        for site in structure.sites:
+            gone = np.ones(site.channels, dtype=bool)
+            gone[list(kept[site.name])] = False
+            for rows in (*site.producers, *site.carried):
+                self._outs[rows.module][_at(rows.rows, gone)] = False
+                if self._layers[rows.module].kind == "depthwise":
+                    # Its input channels go with the first of the output channels that each makes.
+                    copies = len(self._outs[rows.module]) // len(self._ins[rows.module])
+                    self._ins[rows.module] = self._outs[rows.module][::copies].copy()
+            for reader in site.readers:
+                if site.selects == reader.module:
+                    self._ins[reader.module][gone] = False
+                elif reader.module in self._streams:
+                    self._streams[reader.module][_at(reader.positions, gone)] = False
+                else:
+                    self._ins[reader.module][_at(reader.positions, gone)] = False
+            for name in {r.module for r in (*site.producers, *site.carried)} | {
+                r.module for r in site.readers
+            }:
+                self._sites[name].append(site.name)
+
+    def around(self, layer: Layer | None) -> str:
+        names = self._sites[layer.name] if layer is not None else []
+        return f"site {' or '.join(map(repr, names))}" if names else "no site in particular"
+
+    def expected(self, layer: Layer, key: str, tensor: Tensor) -> Tensor:
+        """The original's tensor at the kept channels."""
+        ins, outs = np.flatnonzero(self._ins[layer.name]), np.flatnonzero(self._outs[layer.name])
+        if not len(layer.out_ids) or not tensor.ndim:
+            return tensor
+        if layer.carries or key == "bias":
+            return tensor[torch.as_tensor(ins if layer.transposed and key == "weight" else outs)]
+        if layer.groups == 1:
+            rows, columns = (ins, outs) if layer.transposed else (outs, ins)
+            return tensor[torch.as_tensor(rows)][:, torch.as_tensor(columns)]
+        grouped = tensor.reshape(layer.groups, -1, *tensor.shape[1:])
+        rows, columns = (ins, outs) if layer.transposed else (outs, ins)
+        first, second = grouped.shape[1], grouped.shape[2]
+        parts = [
+            grouped[g][torch.as_tensor(rows[rows // first == g] - g * first)][
+                :, torch.as_tensor(columns[columns // second == g] - g * second)
+            ]
+            for g in range(layer.groups)
+        ]
+        return torch.cat(parts)
+
+    def choice(self, layer: Layer) -> tuple[int, ...]:
+        """What a selection chooses, counted among the kept channels of what it chooses from."""
+        assert layer.index is not None
+        own = self._outs if layer.kind == "select" else self._ins
+        stream = self._ins if layer.kind == "select" else self._streams
+        there = stream[layer.name]
+        places = np.where(there, np.cumsum(there) - 1, ZERO)
+        index = layer.index[own[layer.name]]
+        return tuple(np.where(index == ZERO, ZERO, places[index]).tolist())
+
+
+def _at(rows: tuple[int, ...], channels: Any) -> Ids:
+    """The rows of these channels, of rows `[channel · copies]`."""
+    by_channel: Ids = np.array(rows, dtype=np.int64).reshape(len(channels), -1)
+    return by_channel[channels].reshape(-1)
+
+
+def _chosen(module: nn.Module) -> tuple[int, ...] | None:
+    select = module if isinstance(module, ChannelSelect) else selection_of(module)
+    return select.chosen if select is not None else None
+
+
+class _Masked:
+    """A network in eval mode whose readers can be made to see zeros at the removed channels."""
+
+    def __init__(self, network: nn.Module, sites: tuple[Site, ...]) -> None:
+        self.network = network
+        self._sites = sites
+        self._masks: dict[str, tuple[int, Tensor]] = {}
+        self._readers = {reader.module for site in sites for reader in site.readers}
+
+    def __call__(self, inputs: Any, kept: Kept) -> list[Tensor]:
+        removed: dict[str, tuple[int, list[Ids]]] = {}
+        for site in self._sites:
+            gone = np.ones(site.channels, dtype=bool)
+            gone[list(kept[site.name])] = False
+            for reader in site.readers:
+                places = removed.setdefault(reader.module, (reader.axis, []))[1]
+                places.append(_at(reader.positions, gone))
+        masked = {name: (axis, np.concatenate(places)) for name, (axis, places) in removed.items()}
+        with untouched_randomness(inputs), torch.inference_mode(), self._masking(masked):
+            return _tensors(call_network(self.network, _copied(inputs)))
+
+    @contextmanager
+    def _masking(self, removed: Mapping[str, tuple[int, Ids]]) -> Iterator[None]:
+        def masking(axis: int, places: Ids) -> Any:
+            def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                index = torch.as_tensor(places)
+
+                def zeroed(tensor: Tensor) -> Tensor:
+                    return tensor.index_fill(axis, index.to(tensor.device), 0)
+
+                if args:
+                    return (zeroed(args[0]), *args[1:]), kwargs
+                first, value = next(iter(kwargs.items()))
+                return args, {**kwargs, first: zeroed(value)}
+
+            return hook
+
+        handles = [
+            self.network.get_submodule(name).register_forward_pre_hook(
+                masking(axis, places), with_kwargs=True
+            )
+            for name, (axis, places) in removed.items()
+            if len(places)
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _copy_values(source: nn.Module, target: nn.Module) -> None:
+    with torch.no_grad():
+        for name, tensor in [*target.named_parameters(), *target.named_buffers()]:
+            module, _, key = name.rpartition(".")
+            tensor.copy_(getattr(source.get_submodule(module), key))
+
+
+def _working_dtype(model: nn.Module) -> torch.dtype:
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return torch.float64 if dtypes == {torch.float64} else torch.float32
+
+
+def _prepared(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy in eval mode, in the dtype to compare in."""
+    return detached_copy(model).eval().to(dtype)
+
+
+def _noise(example_inputs: Any, dtype: torch.dtype) -> Any:
+    """Seeded noise in the shape of the inputs; what is not floating point stays as it is."""
+    generator = torch.Generator().manual_seed(SEED)
+
+    def noise(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor.clone()
+        return torch.randn(tensor.shape, generator=generator, dtype=dtype).to(tensor.device)
+
+    return tree_map_only(Tensor, noise, example_inputs)
+
+
+def _copied(inputs: Any) -> Any:
+    return tree_map_only(Tensor, torch.clone, inputs)
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    leaves = tree_leaves(
+        output if not hasattr(output, "__dict__") or isinstance(output, Tensor) else vars(output)
+    )
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def _identical(one: Any, other: Tensor) -> bool:
+    """Equal entry by entry, not-a-numbers included."""
+    return bool(torch.equal(one, other) or torch.allclose(one, other, rtol=0, atol=0, equal_nan=True))
