@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 ZERO = -1
 
@@ -49,7 +50,7 @@ class ChannelSelect(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Choose along axis 1 of `[image, channel, ...]`."""
         if ZERO in self.chosen:
-            x = torch.cat([x, torch.zeros_like(x[:, :1])], dim=1)
+            x = functional.pad(x, (0, 0) * (x.ndim - 2) + (0, 1))
         return x.index_select(1, self.index)
 
     def extra_repr(self) -> str:

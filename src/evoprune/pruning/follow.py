@@ -344,7 +344,8 @@ def _axes(layer: Layer, name: str, parameter: Tensor) -> tuple[Ids, ...]:
 def _kind(module: nn.Module) -> str | None:
     """How a module is treated as a whole; None where its operations are followed one by one."""
     if isinstance(module, _ConvNd):
-        depthwise = 1 < module.groups == module.in_channels
+        # Behind a selection even a depthwise layer reads channels of its own choice: it carries none on.
+        depthwise = 1 < module.groups == module.in_channels and selection_of(module) is None
         return "depthwise" if depthwise else "conv"
     if isinstance(module, nn.Linear):
         return "linear"

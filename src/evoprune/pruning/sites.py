@@ -202,6 +202,12 @@ def _is_whole(reader: Reader, count: int) -> bool:
 
 def filters_of(model: nn.Module, site: Site) -> Tensor:
     """The filters of the site's channels, `[channel, c_in, h, w]`; fully connected, h and w are 1."""
+    filters = layer_filters_of(model, site)
+    return filters.index_select(0, torch.as_tensor(site.writer.rows, device=filters.device))
+
+
+def layer_filters_of(model: nn.Module, site: Site) -> Tensor:
+    """All filters of the layer that wrote the site's channels, `[filter, c_in, h, w]`."""
     layer = model.get_submodule(site.writer.module)
     weight = layer.get_parameter("weight").detach()
     if getattr(layer, "transposed", False):
@@ -210,8 +216,7 @@ def filters_of(model: nn.Module, site: Site) -> Tensor:
         weight = weight.reshape(-1, inputs, *weight.shape[1:]).transpose(1, 2).flatten(0, 1)
     sizes = tuple(weight.shape[2:])
     h, w = (prod(sizes[:-1]), sizes[-1]) if sizes else (1, 1)
-    rows = torch.as_tensor(site.writer.rows, device=weight.device)
-    return weight.index_select(0, rows).reshape(len(rows), weight.shape[1], h, w)
+    return weight.reshape(weight.shape[0], weight.shape[1], h, w)
 
 
 def batch_norm_of(model: nn.Module, site: Site) -> Tensor:

@@ -121,7 +121,9 @@ class Verifier:
                     )
             if layer is not None and layer.index is not None:
                 choice, right = _chosen(theirs[name]), places.choice(layer)
-                if choice is not None and choice != right:
+                if choice is None:  # no selection in front: the layer reads all there is
+                    choice = tuple(range(places.stream_width(layer)))
+                if choice != right:
                     raise SurgeryError(
                         f"the cut at {places.around(layer)} is wrong: "
                         f"{name!r} chooses channels {choice}, not {right}"
@@ -187,6 +189,11 @@ class _Places:
         ]
         return torch.cat(parts)
 
+    def stream_width(self, layer: Layer) -> int:
+        """How many channels are left of those that a selection chooses from."""
+        stream = self._ins if layer.kind == "select" else self._streams
+        return int(stream[layer.name].sum())
+
     def choice(self, layer: Layer) -> tuple[int, ...]:
         """What a selection chooses, counted among the kept channels of what it chooses from."""
         assert layer.index is not None
@@ -200,8 +207,8 @@ class _Places:
 
 def _at(rows: tuple[int, ...], channels: Any) -> Ids:
     """The rows of these channels, of rows `[channel · copies]`."""
-    by_channel: Ids = np.array(rows, dtype=np.int64).reshape(len(channels), -1)
-    return by_channel[channels].reshape(-1)
+    by_channel = np.array(rows, dtype=np.int64).reshape(len(channels), -1)
+    return np.asarray(by_channel[channels].reshape(-1), dtype=np.int64)
 
 
 def _chosen(module: nn.Module) -> tuple[int, ...] | None:
