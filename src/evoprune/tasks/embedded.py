@@ -46,7 +46,7 @@ def _drawn(label: int, count: int, random: np.random.Generator) -> Bytes:
     grid = (np.arange(SIDE) + 0.5) / SIDE * 2 - 1
     y, x = (axis[None] for axis in np.meshgrid(grid, grid, indexing="ij"))
     # Into the shape's own frame: move, turn, scale each axis a little differently.
-    turn, scale, stretch = uniform(-0.6, 0.6, 1, 1), uniform(0.38, 0.75, 1, 1), uniform(0.8, 1.25, 1, 1)
+    turn, scale, stretch = uniform(-0.6, 0.6, 1, 1), uniform(0.42, 0.75, 1, 1), uniform(0.8, 1.25, 1, 1)
     moved_x, moved_y = x - uniform(-0.35, 0.35, 1, 1), y - uniform(-0.35, 0.35, 1, 1)
     u = (np.cos(turn) * moved_x + np.sin(turn) * moved_y) / (scale * stretch)
     v = (np.cos(turn) * moved_y - np.sin(turn) * moved_x) / (scale / stretch)
@@ -64,7 +64,7 @@ def _drawn(label: int, count: int, random: np.random.Generator) -> Bytes:
     middle = (below + above) / 2
     colour = np.where(np.abs(middle + shift - 0.5) <= 0.5, middle + shift, middle - shift)
     canvas = canvas * (1 - cover) + colour * cover
-    canvas = canvas + random.normal(0, 1, canvas.shape) * uniform(0.02, 0.16, 1, 1, 1)
+    canvas = canvas + random.normal(0, 1, canvas.shape) * uniform(0.02, 0.12, 1, 1, 1)
     return np.asarray(np.rint(np.clip(canvas, 0, 1) * 255), np.uint8)
 
 

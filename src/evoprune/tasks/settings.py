@@ -135,6 +135,18 @@ def settings(
     return config.build(Settings, _with_recipes(table))
 
 
+def changed(task: str, changes: Mapping[str, Any]) -> config.Table:
+    """The table of a task with changes: a table's are laid over it key by key, anything else replaces."""
+
+    def over(old: Any, new: Any) -> Any:
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and "like" not in new:
+            return {**old, **{key: over(old.get(key), value) for key, value in new.items()}}
+        return new
+
+    table: config.Table = over(_with_recipes(_table(task)), changes)
+    return table
+
+
 def _with_recipes(table: config.Table) -> config.Table:
     recipes = {key: _recipe_table(table[key], where=key) for key in ("recipe", "base") if key in table}
     return table | recipes

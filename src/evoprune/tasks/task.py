@@ -5,25 +5,56 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from evoprune import config
-from evoprune.errors import ConfigError, SavedFileError
+from evoprune.errors import ConfigError, SavedFileError, TrainingError
+from evoprune.pruning.surgery import Surgeon
 from evoprune.tasks.batches import Split
+from evoprune.tasks.cutting import kept_by, surgeon_of
 from evoprune.tasks.datasets import Data, load_data, stratified
-from evoprune.tasks.settings import Settings, settings
-from evoprune.tasks.store import read_tensors, read_weights, write_tensors
-from evoprune.tasks.training import CHECKPOINT, Accuracy, Watcher, accuracy, seeded, train
+from evoprune.tasks.results import Kept, On, Result, channels_key
+from evoprune.tasks.settings import Settings, changed, settings
+from evoprune.tasks.store import read_json, read_tensors, read_weights, write_json, write_tensors
+from evoprune.tasks.training import (
+    CHECKPOINT,
+    Accuracy,
+    History,
+    Watcher,
+    accuracy,
+    recalibrate,
+    seeded,
+    state_key,
+    train,
+)
 
-On = Literal["validation", "test"]
 BASE_FORMAT = "evoprune base 1"
+RESULT_FORMAT = "evoprune result 1"
+
+
+class Channels(Protocol):
+    """What `Task.evaluate` reads of a `Kept`."""
+
+    @property
+    def channels(self) -> Mapping[str, Sequence[int]]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """The trained network that is scored and cut, in evaluation mode, and its validation accuracy.
+
+    The accuracy of weights from elsewhere, which have seen those images, is None.
+    """
+
+    network: nn.Module
+    accuracy: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +68,7 @@ class Task:
     settings: Settings
     folder: Path | None = None
     device: str = "cpu"
-    _made: dict[str, Any] = field(default_factory=dict, repr=False)  # the base network, once it is made
+    _made: dict[str, Base] = field(default_factory=dict, repr=False)  # the base network, once it is made
 
     @classmethod
     def from_spec(
@@ -84,39 +115,32 @@ class Task:
         with seeded(self.settings.base_seed, self.device):
             return build(self.settings.network, self.settings.options).to(self.device)
 
-    def base(self, watcher: Watcher | None = None) -> nn.Module:
-        """The trained network that is scored and cut; trained when it is first needed, then read back."""
+    def base(self, watcher: Watcher | None = None) -> Base:
+        """The trained network; trained when it is first needed, then read back from the folder."""
         if "base" not in self._made:
-            self._made["base"] = self._base(watcher).eval()
-        network: nn.Module = self._made["base"]
-        return network
+            network = self._base_network(watcher).eval()
+            seen = self.settings.weights is not None and not self.settings.weights_held_out
+            self._made["base"] = Base(network, None if seen else self.judge(network, "validation").top1)
+        return self._made["base"]
 
-    def _base(self, watcher: Watcher | None) -> nn.Module:
-        network = self.untrained()
-        if self.settings.weights is not None:
-            return _with_weights(network, read_weights(self.settings.weights), self.settings.weights)
-        if self.base_folder is None:
-            train(network, self.data.train, self.settings.base, seed=self.settings.base_seed, watcher=watcher)
-            return network
-        path = self.base_folder / "base.safetensors"
-        if path.exists():
-            weights, header = read_tensors(path, BASE_FORMAT)
+    def _base_network(self, watcher: Watcher | None) -> nn.Module:
+        chosen, network = self.settings, self.untrained()
+        if chosen.weights is not None:
+            return _with_weights(network, read_weights(chosen.weights), chosen.weights)
+        folder = self.base_folder
+        if folder is not None and (folder / "base.safetensors").exists():
+            weights, header = read_tensors(folder / "base.safetensors", BASE_FORMAT)
             if header.get("data") != self.data.key:
                 raise SavedFileError(
-                    f"{path} was trained on other images of {self.data.name!r} than those here"
+                    f"{folder / 'base.safetensors'} was trained on other images of {self.data.name!r} than "
+                    "those here; remove it to train anew"
                 )
-            return _with_weights(network, weights, path)
-        train(
-            network,
-            self.data.train,
-            self.settings.base,
-            seed=self.settings.base_seed,
-            folder=self.base_folder,
-            watcher=watcher,
-        )
-        header = {"format": BASE_FORMAT, "data": self.data.key, "settings": config.dump(self.settings)}
-        write_tensors(path, network.state_dict(), header)
-        (self.base_folder / CHECKPOINT).unlink(missing_ok=True)
+            return _with_weights(network, weights, folder / "base.safetensors")
+        train(network, self.data.train, chosen.base, seed=chosen.base_seed, folder=folder, watcher=watcher)
+        if folder is not None:
+            header = {"format": BASE_FORMAT, "data": self.data.key, "settings": config.dump(chosen)}
+            write_tensors(folder / "base.safetensors", network.state_dict(), header)
+            (folder / CHECKPOINT).unlink(missing_ok=True)
         return network
 
     @property
@@ -137,6 +161,128 @@ class Task:
     def judge(self, network: nn.Module, on: On) -> Accuracy:
         """A network's accuracy on the validation split, or, for a final result, on the test images."""
         return accuracy(network, self.data.validation if on == "validation" else self.data.test)
+
+    @cached_property
+    def base_on_test(self) -> Accuracy:
+        return self.judge(self.base().network, "test")
+
+    @cached_property
+    def base_on_validation(self) -> Accuracy:
+        return self.judge(self.base().network, "validation")
+
+    # --- cutting ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def surgeon(self) -> Surgeon:
+        """Cuts the base network; its sites are where channels can go."""
+        return surgeon_of(self.base().network, self.example(), self.settings.cut)
+
+    def kept(self, function: str, *, seed: int = 0) -> Kept:
+        """The channels that a function keeps: a name of the library, a text, or `tp_…` of Torch-Pruning.
+
+        The function is evaluated on the scoring images and the base network. `seed` is for what draws:
+        the function `random`, and the images of a sample.
+        """
+        scores = self.scores(function, seed=seed)
+        return kept_by(self.surgeon, self.settings.cut, scores)
+
+    # --- evaluating -------------------------------------------------------------------------------------
+
+    def evaluate(
+        self, kept: Channels, seed: int, *, on: On = "validation", watcher: Watcher | None = None
+    ) -> Result:
+        """Cut, retrain with the task's recipe, judge.
+
+        With a folder, an evaluation that was stopped goes on after its last epoch, and one that is done is
+        read back. Fitness is judged on the validation split; `on="test"` is for final results.
+        """
+        place = self._place(kept, seed)
+        if place is not None and (place / f"{on}.json").exists():
+            return Result.of(read_json(place / f"{on}.json", RESULT_FORMAT), place / f"{on}.json")
+        result, _ = self.retrained(kept, seed, on=on, watcher=watcher)
+        if place is not None:
+            write_json(place / f"{on}.json", {"format": RESULT_FORMAT, **result.table()})
+            (place / CHECKPOINT).unlink(missing_ok=True)
+        return result
+
+    def retrained(
+        self,
+        kept: Channels,
+        seed: int,
+        *,
+        on: On = "validation",
+        watcher: Watcher | None = None,
+        retrain: bool = True,
+    ) -> tuple[Result, nn.Module]:
+        """As `evaluate`, with the network itself; its last checkpoint stays in the folder.
+
+        Without `retrain` the network is judged as it is after the cut.
+        """
+        if on == "validation" and self.base().accuracy is None:
+            raise TrainingError(
+                f"the weights {self.settings.weights} come from elsewhere and have seen the validation "
+                "images, so they cannot be judged on them: judge on test, or set weights_held_out = true "
+                "if they have not"
+            )
+        recipe = self.settings.recipe
+        network = self.surgeon.cut(kept.channels).to(self.device)
+        recalibrate(network, self.data.train, recipe.recalibrate)
+        after_cut = after = self.judge(network, on)
+        history: History = ()
+        if retrain:
+            history = train(
+                network, self.data.train, recipe, seed=seed, folder=self._place(kept, seed), watcher=watcher
+            )
+            after = self.judge(network, on)
+        before = self.base_on_validation if on == "validation" else self.base_on_test
+        macs_base, parameters_base = self.surgeon.costs.totals({})
+        macs, parameters = self.surgeon.costs.totals({site: len(c) for site, c in kept.channels.items()})
+        result = Result(
+            on=on,
+            seed=seed,
+            accuracy=after.top1,
+            top5=after.top5,
+            accuracy_cut=after_cut.top1,
+            top5_cut=after_cut.top5,
+            accuracy_base=before.top1,
+            top5_base=before.top5,
+            images=after.images,
+            macs=macs,
+            macs_base=macs_base,
+            parameters=parameters,
+            parameters_base=parameters_base,
+            epochs=len(history),
+            loss=history[-1].loss if history else None,
+        )
+        return result, network
+
+    @cached_property
+    def _base_key(self) -> str:
+        return state_key(self.base().network)
+
+    def _place(self, kept: Channels, seed: int) -> Path | None:
+        """Where an evaluation lives: whatever changes its result changes the place."""
+        if self.folder is None:
+            return None
+        cut = self.settings.cut
+        parts = [
+            self._base_key,
+            self.data.key,
+            config.dump(self.settings.recipe),
+            channels_key(kept.channels),
+            str(seed),
+            f"{cut.selection} {sorted(cut.flatten_features)} {sorted(cut.ignore)}",
+        ]
+        return self.folder / "evaluations" / hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def named(name: str, *, folder: str | Path | None = None, device: str = "cpu", **changes: Any) -> Task:
+    """A task by name or TOML file, with settings changed: `named("digits", recipe={"epochs": 2})`.
+
+    A change is the new value, or for a table the keys of it that are new. A recipe may be changed to another
+    by its name.
+    """
+    return Task.from_spec(changed(name, changes), folder=folder, device=device)
 
 
 def build(network: str, options: Mapping[str, Any]) -> nn.Module:
