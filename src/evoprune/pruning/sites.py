@@ -202,12 +202,12 @@ def _is_whole(reader: Reader, count: int) -> bool:
 
 def filters_of(model: nn.Module, site: Site) -> Tensor:
     """The filters of the site's channels, `[channel, c_in, h, w]`; fully connected, h and w are 1."""
-    filters = layer_filters_of(model, site)
-    return filters.index_select(0, torch.as_tensor(site.writer.rows, device=filters.device))
+    layer = layer_filters_of(model, site)
+    return layer.index_select(0, torch.as_tensor(site.writer.rows, device=layer.device))
 
 
 def layer_filters_of(model: nn.Module, site: Site) -> Tensor:
-    """All filters of the layer that wrote the site's channels, `[filter, c_in, h, w]`."""
+    """All filters of the layer that the site's channels come from, `[filter, c_in, h, w]`."""
     layer = model.get_submodule(site.writer.module)
     weight = layer.get_parameter("weight").detach()
     if getattr(layer, "transposed", False):
