@@ -20,7 +20,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "functions": ("functions", "list the pruning functions of the library, or show one"),
     },
     "Tasks": {
+        "tasks": ("tasks", "list the tasks: network, data, cut, recipe, cost"),
         "train": ("train", "train the base network of a task and keep it"),
+        "prune": ("prune", "score, cut and retrain, and print the paper's table row"),
+        "compare": ("compare", "compare pruning functions, paired by seed"),
     },
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,6 +14,38 @@ from evoprune.errors import ConfigError
 
 if TYPE_CHECKING:
     from evoprune.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class CutOptions:
+    """What is cut, where it is not what the task says. At most one of ratio, flops and params."""
+
+    ratio: float | None = None
+    """The share of channels that goes, at every site."""
+    flops: float | None = None
+    """The share of multiply-accumulates that goes, like 0.56."""
+    params: float | None = None
+    """The share of parameters that goes."""
+    selection: bool | None = None
+    """Whether residual streams keep their width, and blocks choose the channels they read."""
+    ignore: tuple[str, ...] = ()
+    """Sites that stay whole."""
+
+    def over(self, cut: Mapping[str, Any]) -> dict[str, Any]:
+        """The table of a cut with these laid over it."""
+        targets = {"ratio": self.ratio, "flops": self.flops, "params": self.params}
+        given = {name: value for name, value in targets.items() if value is not None}
+        if len(given) > 1:
+            raise ConfigError(f"give one of --ratio, --flops and --params, not {' and '.join(given)}")
+        table = dict(cut)
+        if given:  # another target takes the place of the task's own
+            table = {key: value for key, value in table.items() if key not in (*targets, "kept", "per_site")}
+            table |= given
+        if self.selection is not None:
+            table["selection"] = self.selection
+        if self.ignore:
+            table["ignore"] = list(self.ignore)
+        return table
 
 
 @dataclass(frozen=True)
@@ -42,13 +75,11 @@ class Which:
     threads: int | None = None
     """How many threads torch may use."""
 
-    def open(
-        self, *, cut: dict[str, Any] | None = None, recipe_of: Literal["recipe", "base"] = "recipe"
-    ) -> Task:
+    def open(self, *, cut: CutOptions | None = None, recipe_of: Literal["recipe", "base"] = "recipe") -> Task:
         """The task, with nothing loaded yet; `cut` replaces what is cut, --recipe the recipe named here."""
         import torch
 
-        from evoprune.tasks.settings import settings, task_tables
+        from evoprune.tasks.settings import settings, settings_table, task_tables
         from evoprune.tasks.task import Task
 
         if self.threads is not None:
@@ -72,7 +103,9 @@ class Which:
         if self.model is None and self.weights is not None:
             overrides.insert(0, f"weights='{self.weights}'")
         replaced: dict[str, Any] = {recipe_of: self.recipe} if self.recipe else {}
-        chosen = settings(table, overrides, cut=cut, **replaced)
+        if cut is not None:
+            replaced["cut"] = cut.over(settings_table(table).get("cut", {}))
+        chosen = settings(table, overrides, **replaced)
         return Task(chosen, self.folder / chosen.name, self.device)
 
     def _own(self) -> dict[str, Any]:

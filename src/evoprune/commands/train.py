@@ -16,7 +16,7 @@ def main(which: Which) -> None:
     task = which.open(recipe_of="base")
     chosen = task.settings
     with TrainingProgress(f"{task.name}: base") as progress:
-        network = task.base(progress)
+        network = task.base(progress).network
     parameters = sum(parameter.numel() for parameter in network.parameters())
     print(f"{task.name}: {type(network).__name__}, {parameters:,} parameters, on {chosen.data.name}")
     print(f"trained: {chosen.base.described()}, seed {chosen.base_seed}, {len(task.data.train):,} images")

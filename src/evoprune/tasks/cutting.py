@@ -63,6 +63,12 @@ def counts(surgeon: Surgeon, cut: Cut) -> dict[str, int]:
     return channels | dict(cut.kept)
 
 
+def costs(network: nn.Module, example: torch.Tensor, cut: Cut) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Multiply-accumulates and parameters, before and after a cut; nothing is cut for it."""
+    surgeon = surgeon_of(network, example, cut)
+    return surgeon.costs.totals({}), surgeon.costs.totals(counts(surgeon, cut))
+
+
 def _rule(cut: Cut) -> Rule:
     target = cut.flops if cut.flops is not None else cut.params
     return Rule(cut.ratio, target, cut.scope, dict(cut.per_site))

@@ -115,6 +115,17 @@ def load_data(
     return Data(config.name, train, validation, classes, load_test)
 
 
+def named_shape(config: DataConfig) -> tuple[int, int, int] | None:
+    """Channels, height and width of a named or embedded data set, without opening it; else None."""
+    known = {name: named.shape for name, named in NAMED.items()}
+    known |= {"digits": (1, 8, 8), "shapes": (3, embedded.SIDE, embedded.SIDE)}
+    if config.name not in known:
+        return None
+    channels, height, width = known[config.name]
+    size = config.image_size
+    return (channels, size, size) if size is not None else (channels, height, width)
+
+
 def stratified(labels: Integers, share: float | int, seed: int) -> tuple[Integers, Integers]:
     """Places split in two, every class in proportion: a share (or number) of them, and the rest.
 

@@ -24,8 +24,10 @@ class TrainingProgress:
     printed over the whole training.
     """
 
-    def __init__(self, title: str, *, console: Console | None = None) -> None:
+    def __init__(self, title: str, *, console: Console | None = None, brief: bool = False) -> None:
+        """`brief`: of a training among many, print only the end."""
         self.title = title
+        self._lines = 1 if brief else LINES
         self.console = console or Console(stderr=True, soft_wrap=True)
         self._bar: Progress | None = None
         self._looked = self._started = 0.0
@@ -62,9 +64,11 @@ class TrainingProgress:
 
     def epoch(self, number: int, result: Epoch) -> None:
         """After an epoch; here the first is number 1."""
+        if self._bar is not None and number == self._epochs:
+            self._bar.stop()
         if self.console.is_terminal:
             return
-        every = max(1, self._epochs // LINES)
+        every = max(1, self._epochs // self._lines)
         if number % every and number != self._epochs:
             return
         each = (time.monotonic() - self._started) / (number - self._done)

@@ -67,7 +67,8 @@ class Cut:
     def described(self) -> str:
         """The cut in a few words, for tables."""
         if self.kept:
-            what = "keep " + "-".join(map(str, self.kept.values()))
+            numbers = "-".join(map(str, self.kept.values()))
+            what = f"keep {numbers}" if len(self.kept) < 6 else f"keep {sum(self.kept.values())} channels"
         elif self.ratio is not None:
             what = f"{self.ratio:.0%} of channels" + (", some sites else" if self.per_site else "")
         elif self.flops is not None:
@@ -127,7 +128,7 @@ def settings(
 
     `recipe`, `base` (recipes by name or TOML file) and `cut` replace those of the task before that.
     """
-    table = dict(task) if isinstance(task, Mapping) else _table(str(task))
+    table = settings_table(task)
     replaced = {"recipe": recipe, "base": base, "cut": cut}
     table |= {key: value for key, value in replaced.items() if value is not None}
     # Twice: an override may change one setting of a recipe, or name another recipe.
@@ -143,7 +144,7 @@ def changed(task: str, changes: Mapping[str, Any]) -> config.Table:
             return {**old, **{key: over(old.get(key), value) for key, value in new.items()}}
         return new
 
-    table: config.Table = over(_with_recipes(_table(task)), changes)
+    table: config.Table = over(_with_recipes(settings_table(task)), changes)
     return table
 
 
@@ -152,8 +153,11 @@ def _with_recipes(table: config.Table) -> config.Table:
     return table | recipes
 
 
-def _table(task: str) -> config.Table:
-    tables = task_tables()
+def settings_table(task: str | Path | Mapping[str, Any]) -> config.Table:
+    """The table of a task as it is written, by name, from a TOML file, or given."""
+    if isinstance(task, Mapping):
+        return dict(task)
+    task, tables = str(task), task_tables()
     if task in tables:
         return tables[task]
     if task.endswith(".toml") or Path(task).is_file():

@@ -19,7 +19,7 @@ from evoprune.errors import ConfigError, SavedFileError, TrainingError
 from evoprune.pruning.surgery import Surgeon
 from evoprune.tasks.batches import Split
 from evoprune.tasks.cutting import kept_by, surgeon_of
-from evoprune.tasks.datasets import Data, load_data, stratified
+from evoprune.tasks.datasets import Data, load_data, named_shape, stratified
 from evoprune.tasks.results import Kept, On, Result, channels_key
 from evoprune.tasks.settings import Settings, changed, settings
 from evoprune.tasks.store import read_json, read_tensors, read_weights, write_json, write_tensors
@@ -105,8 +105,9 @@ class Task:
         return train_split.take(stratified(train_split.labels.numpy(), wanted, self.settings.base_seed)[0])
 
     def example(self) -> torch.Tensor:
-        """An input of the network's shape: `[1, channel, y, x]`."""
-        return torch.zeros(1, *self.data.shape, device=self.device)
+        """An input of the network's shape, `[1, channel, y, x]`; named data sets are not opened for it."""
+        shape = named_shape(self.settings.data) or self.data.shape
+        return torch.zeros(1, *shape, device=self.device)
 
     # --- the base network -------------------------------------------------------------------------------
 

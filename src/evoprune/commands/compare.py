@@ -1,0 +1,60 @@
+"""`evoprune compare`: functions against each other on one task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from evoprune.commands._options import CutOptions, Which
+from evoprune.errors import ConfigError
+
+
+def main(
+    which: Which,
+    how: CutOptions,
+    functions: tuple[str, ...] = ("xi_star", "l1", "fpgm"),
+    seeds: int = 3,
+    on: Literal["test", "validation"] = "test",
+    output: Path | None = None,
+) -> None:
+    """Compare pruning functions: the same shapes and the same recipe for all, paired by seed.
+
+    The first function is the one that the others are compared with; mean_activation and random are always
+    among them. What is done is kept: a comparison that was stopped goes on where it was.
+
+    Args:
+        functions: Names of the library, texts of your own in quotes, or tp_… of Torch-Pruning.
+        seeds: How many seeds each function is retrained with.
+        on: The images that judge: test for a final comparison, validation while you still choose.
+        output: The folder for the table and the CSV files; in the task's folder unless given.
+    """
+    from rich.console import Console
+
+    from evoprune.tasks.compare import compare
+    from evoprune.tasks.progress import TrainingProgress
+    from evoprune.tasks.store import write_bytes
+
+    if seeds < 1:
+        raise ConfigError(f"--seeds must be 1 or more, got {seeds}")
+    if not functions:
+        raise ConfigError("--functions needs at least one function")
+    task = which.open(cut=how)
+    with TrainingProgress(f"{task.name}: base") as progress:
+        task.base(progress)
+    console = Console(stderr=True, soft_wrap=True)
+    result = compare(
+        task,
+        functions,
+        range(seeds),
+        on=on,
+        watch=lambda title: TrainingProgress(title, console=console, brief=True),
+    )
+    print(result)
+    folder = output if output is not None else which.folder / task.name / "compare"
+    for name, text in (
+        ("summary.csv", result.csv()),
+        ("items.csv", result.items_csv()),
+        ("table.txt", f"{result}\n"),
+    ):
+        write_bytes(folder / name, text.encode())
+    print(f"\nwritten to {folder}: summary.csv, items.csv, table.txt")
