@@ -1,0 +1,187 @@
+"""Having work done and recorded: bases, scores and evaluations, each at most once.
+
+A desk sits between the search, which decides, and the executor, which carries out. What is in the ledger is
+not asked for again; what has a result in the run's folder (a driver was killed before it could record it) is
+recorded, and not done again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from zlib import crc32
+
+from evoprune.errors import RunError
+from evoprune.evolution.hall_of_fame import percent
+from evoprune.evolution.ledger import Ledger, Place, Score
+from evoprune.evolution.settings import Settings
+from evoprune.expression.tree import Expr
+from evoprune.runs import work as works
+from evoprune.runs.executors import Executor
+from evoprune.runs.files import read_json, refusals_said
+from evoprune.runs.folder import RunFolder, now
+from evoprune.runs.work import Table, Work
+
+TICK = 0.25
+"""Seconds between two looks at whether to stop, and between two pictures of the live view."""
+
+
+PREPARING, FINALE = -1, -2
+"""What the journal has in the place of a generation before the first, and for the comparison at the end."""
+
+
+class Stopped(Exception):
+    """The run stops early, with the reason; it can be resumed."""
+
+
+class Desk:
+    """Gives out work and enters what comes of it."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        settings: Settings,
+        ledger: Ledger,
+        executor: Executor,
+        say: Callable[[str], None],
+    ) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._ledger = ledger
+        self._executor = executor
+        self._say = say
+        self._before = ledger.elapsed
+        self._started = time.monotonic()
+        self.tick: Callable[[], None] = lambda: None
+        """Called several times a second while work is being done; may raise Stopped."""
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of work so far, those before a resume included."""
+        return self._before + time.monotonic() - self._started
+
+    @property
+    def running(self) -> int:
+        """How many evaluations run now."""
+        return self._executor.running
+
+    def enter(self, event: str, place: Place, **what: object) -> None:
+        """Record something."""
+        record = {"event": event, "generation": place[0], "index": place[1], **what}
+        self._ledger.enter(record | {"at": now(), "elapsed": round(self.elapsed, 3)})
+
+    def prepare(self, tasks: Sequence[str]) -> None:
+        """Have tasks made ready: their data found, their base networks trained."""
+        wanted = [self._work(works.PREPARE, task) for task in tasks if task not in self._ledger.bases]
+        if wanted:
+            self._say(f"making ready: {', '.join(work.task for work in wanted)}")
+        for work, result in self._done(wanted):
+            if not result["ok"]:
+                shutil.rmtree(self._folder.evals / work.key)  # so that a resumed run tries again
+                self._folder.say(result["traceback"])
+                raise RunError(f"the task {work.task} cannot be made ready: {result['error']}")
+            accuracy = result["accuracy"]
+            self.enter("prepared", (PREPARING, tasks.index(work.task)), task=work.task, accuracy=accuracy)
+            if accuracy is not None:
+                self._say(f"{work.task}: the base network has {percent(accuracy)} % on validation")
+
+    def score(self, generation: int, exprs: Sequence[Expr], tasks: Sequence[str]) -> None:
+        """Have the channels found that functions keep; those of one call are scored together."""
+        wanted = []
+        for task in tasks:
+            new = {
+                e.canonical_key: str(e) for e in exprs if (task, e.canonical_key) not in self._ledger.scores
+            }
+            if new:
+                wanted.append(self._work(works.SCORE, task, functions=tuple(new.values())))
+        while wanted:
+            again = []
+            for work, result in self._done(wanted):
+                if result["ok"]:
+                    self._enter_scores(generation, work, result["functions"])
+                elif len(work.functions) > 1:  # whoever it was, the others are not to suffer
+                    again += [
+                        self._work(works.SCORE, work.task, functions=(each,)) for each in work.functions
+                    ]
+                else:
+                    self._enter_scores(generation, work, [result])
+            wanted = again
+
+    def _enter_scores(self, generation: int, work: Work, results: Sequence[Table]) -> None:
+        functions = []
+        for text, result in zip(work.functions, results, strict=True):
+            if "error" in result:
+                functions.append({"text": text, "error": result["error"]})
+                self._folder.say(f"{work.task} cannot use {text}: {result['error']}")
+                continue
+            constant = result["constant"]
+            key = self._work(works.EVALUATE, work.task, kept=result).key
+            everywhere = set(constant) >= set(result["channels"])
+            functions.append({"text": text, "kept": key, "constant": constant, "everywhere": everywhere})
+            if constant:
+                where = "everywhere" if everywhere else f"at {', '.join(constant)}"
+                self._folder.say(f"{work.task} is cut by index {where}, where {text} is constant")
+        index = self._settings.names().index(work.task)
+        self.enter("scored", (generation, index), task=work.task, scoring=work.key, functions=functions)
+
+    def evaluate(self, wanted: Mapping[str, tuple[Place, str, Score]], entered: Callable[[], None]) -> None:
+        """Have evaluations done, by key, on behalf of places; `entered` is called after each is recorded."""
+        limit = self._settings.budget.evaluations
+        keys = list(wanted)
+        if limit is not None:
+            keys = keys[: max(0, limit - len(self._ledger.outcomes))]
+        for work, result in self._done([self._evaluation(*wanted[key][1:]) for key in keys]):
+            place, _, score = wanted[work.key]
+            outcome = {"accuracy": result["accuracy"]} if result["ok"] else {"error": result["error"]}
+            seconds = round(result["seconds"], 3)
+            self.enter("evaluated", place, task=work.task, kept=work.key, seconds=seconds, **outcome)
+            if not result["ok"]:
+                self._say(f"an evaluation failed on {work.task} and counts as fitness 0: {result['error']}")
+                self._folder.say(f"it was that of {score.text}\n{result['traceback']}")
+            entered()
+        if len(keys) < len(wanted):
+            raise Stopped(f"the budget of {limit} evaluations is used up")
+
+    def _evaluation(self, task: str, score: Score) -> Work:
+        """The evaluation of what a function keeps on a task."""
+        place = self._folder.evals / score.scoring
+        order, result = read_json(place / "work.json"), read_json(place / "result.json")
+        if order is None or result is None:
+            raise RunError(f"{place} is gone, though the journal speaks of it; restore it to go on")
+        kept = result["functions"][order["functions"].index(score.text)] if result["ok"] else result
+        return self._work(works.EVALUATE, task, kept=kept)
+
+    def _work(self, kind: str, task: str, **what: Any) -> Work:
+        factory, options = self._settings.choice(task).source()
+        limit = self._settings.run.time_limit
+        if kind == works.PREPARE:
+            limit = None
+        elif limit is not None and kind == works.SCORE:
+            limit *= len(what["functions"])
+        # One seed for a run and a task, so that functions differ in nothing but what they keep.
+        seed = crc32(f"{self._settings.seed} {task}".encode())
+        threads = self._settings.run.threads
+        return Work(kind, task, factory, options, threads=threads, seed=seed, limit=limit, **what)
+
+    def _done(self, wanted: Sequence[Work]) -> Iterator[tuple[Work, Table]]:
+        """Work with its results, as they come; what has a result already is not done again."""
+        pending: dict[str, Work] = {}
+        with refusals_said("writing down what is to be done"):
+            for work in wanted:
+                result = works.result(self._folder.path, work.key)
+                if result is not None:
+                    yield work, result
+                else:
+                    works.order(self._folder.path, work)
+                    pending[work.key] = work
+        self._executor.submit(list(pending))
+        while pending:
+            self.tick()
+            for key in self._executor.finished(TICK):
+                result = works.result(self._folder.path, key)
+                if result is None:
+                    raise RunError(f"the result of {self._folder.evals / key} cannot be read")
+                yield pending.pop(key), result
+        self.tick()

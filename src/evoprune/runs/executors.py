@@ -1,0 +1,289 @@
+"""Where work is carried out: in this process, or in worker processes on this machine.
+
+An executor is handed keys of work that is written down in the run's folder, and says which are finished. It
+never carries a result: that is read from the folder. So an executor for a cluster can outlive its driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from evoprune.errors import ConfigError, RunError
+from evoprune.runs import work as works
+from evoprune.runs.files import read_json, refusals_said
+
+Say = Callable[[str], None]
+
+LAST_WORDS = 1_500
+"""How many of the last bytes that a dead worker wrote are told."""
+
+STARTING = 300.0
+"""Seconds that a worker has beyond the time limit to import and build a task; then the limit counts."""
+
+
+class Executor(Protocol):
+    """What a run asks of a place to work."""
+
+    def submit(self, keys: Sequence[str]) -> None:
+        """Have this work done, in this order; it is written down in the run's folder."""
+
+    def finished(self, timeout: float) -> list[str]:
+        """The keys that were finished since the last call, waiting up to so many seconds for a first one.
+
+        Each has a result in the run's folder, be it that it failed. Raises RunError where work cannot be
+        carried out for a reason that lies not in it (the disk is full).
+        """
+
+    @property
+    def running(self) -> int:
+        """How many pieces of work are being carried out now."""
+
+    def close(self) -> None:
+        """Stop; unfinished work is given up."""
+
+
+class Inline:
+    """In this process, one after the other: for debugging, for tasks that are objects, and on one core."""
+
+    def __init__(self, folder: Path, *, tasks: Mapping[str, works.Task] | None = None) -> None:
+        self._folder = folder
+        self._bench = works.Bench(folder, tasks)
+        self._keys: deque[str] = deque()
+
+    def submit(self, keys: Sequence[str]) -> None:
+        self._keys.extend(keys)
+
+    def finished(self, timeout: float) -> list[str]:
+        if not self._keys:
+            return []
+        key = self._keys.popleft()
+        limit = _limit(self._folder, key)
+        with refusals_said(f"working on {key}"):
+            try:
+                with _alarm(limit) as set_alarm:
+                    self._bench.carry_out(key, begun=set_alarm)
+            except _Overdue:
+                works.give_up(self._folder, key, f"took longer than {limit:g} seconds")
+        return [key]
+
+    @property
+    def running(self) -> int:
+        return min(1, len(self._keys))
+
+    def close(self) -> None:
+        self._keys.clear()
+
+
+class _Overdue(BaseException):
+    """The time is over. No Exception, so that a task's own handlers let it pass."""
+
+
+@contextlib.contextmanager
+def _alarm(seconds: float | None) -> Iterator[Callable[[], None]]:
+    """Gives a function that has _Overdue raised in the main thread so many seconds after its call."""
+    if seconds is None:
+        yield lambda: None
+        return
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError("outside the main thread, a time limit needs the executor 'local'")
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise _Overdue
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        yield lambda: signal.setitimer(signal.ITIMER_REAL, seconds) and None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@dataclass
+class _Worker:
+    process: subprocess.Popen[bytes]
+    log: Path
+    heard: bytes = b""
+    key: str | None = None
+    limit: float | None = None
+    deadline: float = float("inf")
+
+
+class Local:
+    """Spawned worker processes. One that dies or takes too long is replaced, and its work tried again."""
+
+    def __init__(
+        self, folder: Path, *, workers: int, threads: int, retries: int = 2, say: Say = lambda text: None
+    ) -> None:
+        self._folder = folder
+        self._count = workers
+        self._threads = threads
+        self._retries = retries
+        self._say = say
+        self._keys: deque[str] = deque()
+        self._failures: dict[str, int] = {}
+        self._workers: list[_Worker] = []
+        self._selector = selectors.DefaultSelector()
+        self._done: list[str] = []
+        self._number = 0
+
+    def submit(self, keys: Sequence[str]) -> None:
+        self._keys.extend(keys)
+        self._hand_out()
+
+    @property
+    def running(self) -> int:
+        return sum(worker.key is not None for worker in self._workers)
+
+    def finished(self, timeout: float) -> list[str]:
+        end = time.monotonic() + timeout
+        while not self._done and self.running:
+            now = time.monotonic()
+            wake = min([end, *(worker.deadline for worker in self._workers)])
+            for key, _ in self._selector.select(max(0.0, wake - now)):
+                self._listen(key.data)
+            for worker in list(self._workers):
+                if worker.deadline <= time.monotonic():
+                    self._replace(worker, f"took longer than {worker.limit:g} seconds")
+            self._hand_out()
+            if time.monotonic() >= end:
+                break
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        self._keys.clear()
+        for worker in list(self._workers):
+            self._end(worker)
+        self._selector.close()
+
+    def _hand_out(self) -> None:
+        for worker in self._workers:
+            if worker.key is None and self._keys:
+                self._start(worker)
+        while self._keys and len(self._workers) < self._count:
+            self._start(self._hire())
+
+    def _start(self, worker: _Worker) -> None:
+        key = self._keys.popleft()
+        worker.key = key
+        worker.limit = _limit(self._folder, key)
+        worker.deadline = _deadline(worker.limit, STARTING)
+        assert worker.process.stdin is not None
+        # A worker that has just died is noticed by its silence, in `_listen`.
+        with contextlib.suppress(BrokenPipeError):
+            worker.process.stdin.write(f"{key}\n".encode())
+            worker.process.stdin.flush()
+
+    def _hire(self) -> _Worker:
+        self._number += 1
+        log = self._folder / "workers" / f"{os.getpid()}-{self._number}.log"
+        environment = os.environ | {
+            # A task's module is found where the driver finds it.
+            "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+            **dict.fromkeys(
+                ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(self._threads)
+            ),
+        }
+        with refusals_said("starting a worker"):
+            log.parent.mkdir(exist_ok=True)
+            with log.open("wb") as file:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "evoprune.runs.worker", str(self._folder.absolute())],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=file,
+                    env=environment,
+                    bufsize=0,
+                )
+        worker = _Worker(process, log)
+        assert process.stdout is not None
+        self._selector.register(process.stdout, selectors.EVENT_READ, worker)
+        self._workers.append(worker)
+        return worker
+
+    def _listen(self, worker: _Worker) -> None:
+        """Read what a worker said, or that it is gone."""
+        assert worker.process.stdout is not None
+        piece = os.read(worker.process.stdout.fileno(), 65536)
+        if not piece:
+            worker.process.wait()
+            self._replace(worker, _ending(worker))
+            return
+        *lines, worker.heard = (worker.heard + piece).split(b"\n")
+        for line in lines:
+            answer = json.loads(line)
+            if answer["says"] == "begun":
+                worker.deadline = _deadline(worker.limit)
+            elif answer["says"] == "done":
+                worker.key, worker.deadline = None, float("inf")
+                self._done.append(answer["key"])
+            else:
+                raise RunError(f"working on {answer['key']} failed: {answer['why']}")
+
+    def _replace(self, worker: _Worker, why: str) -> None:
+        """A worker failed: end it, and try its work again with another, if not too often."""
+        key = worker.key
+        self._end(worker)
+        if key is None:
+            return
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        if works.result(self._folder, key) is not None:  # it fell over after its work was done
+            self._done.append(key)
+        elif failures <= self._retries:
+            self._say(f"{key}: {why}; tried again, {failures} of {self._retries}")
+            self._keys.appendleft(key)
+        else:
+            self._say(f"{key}: {why}; given up after {failures} attempts")
+            with refusals_said(f"giving up {key}"):
+                works.give_up(self._folder, key, f"{why}; given up after {failures} attempts")
+            self._done.append(key)
+
+    def _end(self, worker: _Worker) -> None:
+        assert worker.process.stdin is not None and worker.process.stdout is not None
+        self._workers.remove(worker)
+        self._selector.unregister(worker.process.stdout)
+        worker.process.kill()
+        worker.process.wait()
+        for pipe in (worker.process.stdin, worker.process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+def _deadline(limit: float | None, more: float = 0.0) -> float:
+    return float("inf") if limit is None else time.monotonic() + limit + more
+
+
+def _limit(folder: Path, key: str) -> float | None:
+    table = read_json(folder / "evals" / key / "work.json")
+    return None if table is None else table["limit"]
+
+
+def _ending(worker: _Worker) -> str:
+    """How a worker ended, with its last words."""
+    code = worker.process.returncode
+    if code < 0:
+        name = signal.Signals(-code).name
+        how = f"its worker was ended by {name}"
+        if name == "SIGKILL":
+            how += " (out of memory?)"
+    else:
+        how = f"its worker ended with exit code {code}"
+    try:
+        words = worker.log.read_bytes()[-LAST_WORDS:].decode(errors="replace").strip()
+    except OSError:
+        words = ""
+    return f"{how}; its last words: {words}" if words else how

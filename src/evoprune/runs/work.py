@@ -1,0 +1,220 @@
+"""A piece of work: addressed as a run's folder and a key, and carried out in any process.
+
+    evals/KEY/work.json    what to do, written by the driver
+    evals/KEY/result.json  what came of it, written aside and renamed by whoever did it: the truth
+
+There are three kinds: `prepare` has a task make ready what all evaluations share (its base network), `score`
+asks which channels some functions keep, `evaluate` cuts and retrains. A task comes from `module:factory`,
+called with the folder for what its processes share, and with the task's options.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from evoprune.errors import ConfigError, EvopruneError, RunError
+from evoprune.runs.files import REFUSALS, read_json, write_json
+
+Table = dict[str, Any]
+
+PREPARE, SCORE, EVALUATE = "prepare", "score", "evaluate"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Which channels stay, by site, and the sites at which the function scored all channels alike."""
+
+    channels: Mapping[str, tuple[int, ...]]
+    constant: tuple[str, ...] = ()
+
+    def table(self) -> Table:
+        """As plain values."""
+        channels = {site: [int(channel) for channel in kept] for site, kept in self.channels.items()}
+        return {"channels": channels, "constant": [str(site) for site in self.constant]}
+
+    @classmethod
+    def of(cls, table: Table) -> Kept:
+        """What `table` wrote."""
+        channels = {site: tuple(kept) for site, kept in table["channels"].items()}
+        return cls(channels, tuple(table["constant"]))
+
+
+class Task(Protocol):
+    """What an evolution asks of a task."""
+
+    def base(self) -> Any:
+        """The base network: trained, or found in the task's folder. Its `accuracy`, if any, is told."""
+
+    def kept(self, function: str) -> Any:
+        """The channels that the function keeps: something with the fields of `Kept`. Raises where the
+        function cannot score them."""
+
+    def evaluate(self, kept: Any, seed: int) -> Any:
+        """Cut, retrain, judge: something with an `accuracy` from 0 to 1. Called in any process, with a
+        `Kept` that an earlier `kept` gave."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What to do, on which task."""
+
+    kind: str
+    task: str
+    factory: str
+    options: Table = field(default_factory=dict)
+    threads: int = 1
+    functions: tuple[str, ...] = ()
+    kept: Table = field(default_factory=dict)
+    seed: int = 0
+    limit: float | None = None
+
+    @property
+    def key(self) -> str:
+        """The same for the same work, in any process: what decides the result, and nothing else."""
+        what: list[Any] = [self.kind, self.task]
+        if self.kind == SCORE:
+            what.append(self.functions)
+        elif self.kind == EVALUATE:
+            what += [self.kept["channels"], self.seed]
+        text = json.dumps(what, sort_keys=True, separators=(",", ":"))
+        return blake2b(text.encode(), digest_size=12).hexdigest()
+
+    def table(self) -> Table:
+        """As plain values."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def of(cls, table: Table) -> Work:
+        """What `table` wrote."""
+        return cls(**(table | {"functions": tuple(table["functions"])}))
+
+
+def order(folder: Path, work: Work) -> str:
+    """Write down what to do; returns the key."""
+    place = folder / "evals" / work.key
+    place.mkdir(parents=True, exist_ok=True)
+    if not (place / "work.json").exists():
+        write_json(place / "work.json", work.table())
+    return work.key
+
+
+def result(folder: Path, key: str) -> Table | None:
+    """What came of a piece of work; None where nothing has yet."""
+    found = read_json(folder / "evals" / key / "result.json")
+    return found if isinstance(found, dict) and found.get("key") == key else None
+
+
+def give_up(folder: Path, key: str, why: str) -> None:
+    """Write down that a piece of work failed, for a reason outside of it."""
+    _conclude(folder, key, {"ok": False, "error": why, "traceback": ""}, 0.0)
+
+
+def _conclude(folder: Path, key: str, outcome: Table, seconds: float) -> None:
+    write_json(folder / "evals" / key / "result.json", {"key": key, "seconds": seconds, **outcome})
+
+
+class Bench:
+    """Where one process carries out work of a run: tasks are built once and kept."""
+
+    def __init__(self, folder: Path, tasks: Mapping[str, Task] | None = None) -> None:
+        self.folder = folder
+        self._tasks: dict[str, Task] = dict(tasks or {})
+
+    def carry_out(self, key: str, begun: Callable[[], None] = lambda: None) -> None:
+        """Do a piece of work and write its result; `begun` is called when its task is there.
+
+        What goes wrong in the task is a result, too. What the machine refuses (disk full) is raised.
+        """
+        table = read_json(self.folder / "evals" / key / "work.json")
+        if table is None:
+            raise RunError(f"there is no work {key} in {self.folder}")
+        work = Work.of(table)
+        started = time.monotonic()
+        try:
+            task = self._task(work)
+            begun()
+            outcome = {"ok": True, **_outcome(work, task)}
+        except (Exception, SystemExit) as error:
+            outcome = {"ok": False, **_failure(error)}
+        _conclude(self.folder, key, outcome, time.monotonic() - started)
+
+    def _task(self, work: Work) -> Task:
+        if work.task not in self._tasks:
+            use_threads(work.threads)
+            shared = self.folder / "tasks" / work.task
+            shared.mkdir(parents=True, exist_ok=True)
+            self._tasks[work.task] = load(work.factory)(folder=shared, **work.options)
+        return self._tasks[work.task]
+
+
+def load(factory: str) -> Any:
+    """What `module:name` names; the name may lead inwards, as in `module:Task.from_spec`."""
+    module, colon, name = factory.partition(":")
+    if not (module and colon and name):
+        raise ConfigError(f"a task's factory looks like package.module:function, got {factory!r}")
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the factory {factory!r} cannot be imported: {error}; its module must be on Python's path "
+            f"({', '.join(filter(None, sys.path[:3]))}, …)"
+        ) from error
+    except AttributeError:
+        raise ConfigError(f"the module {module!r} has no {name!r} (factory {factory!r})") from None
+    return found
+
+
+def use_threads(count: int) -> None:
+    """How many threads PyTorch may use, where a task has loaded it; nothing else here knows of it."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(count)
+
+
+def said(error: BaseException) -> str:
+    """An error in a line."""
+    text = str(error).strip() or "no message"
+    return text if isinstance(error, EvopruneError) else f"{type(error).__name__}: {text}"
+
+
+def _outcome(work: Work, task: Task) -> Table:
+    use_threads(work.threads)
+    if work.kind == PREPARE:
+        return {"accuracy": _plain(getattr(task.base(), "accuracy", None))}
+    if work.kind == SCORE:
+        return {"functions": [_kept_by(task, function) for function in work.functions]}
+    accuracy = task.evaluate(Kept.of(work.kept), work.seed).accuracy
+    if not (isinstance(accuracy, (int, float)) and 0 <= accuracy <= 1):
+        raise ValueError(f"the task {work.task} gave the accuracy {accuracy!r}, expected 0 to 1")
+    return {"accuracy": float(accuracy)}
+
+
+def _kept_by(task: Task, function: str) -> Table:
+    try:
+        kept = task.kept(function)
+        return Kept(kept.channels, tuple(kept.constant)).table()
+    except Exception as error:
+        return _failure(error)
+
+
+def _failure(error: BaseException) -> Table:
+    """What went wrong in a task; raised again where the machine refused."""
+    if isinstance(error, RunError) or (isinstance(error, OSError) and error.errno in REFUSALS):
+        raise error
+    return {"error": said(error), "traceback": "".join(traceback.format_exception(error))}
+
+
+def _plain(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

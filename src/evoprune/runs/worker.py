@@ -1,0 +1,49 @@
+"""A worker process: `python -m evoprune.runs.worker FOLDER`, started by `executors.Local`.
+
+It reads keys from standard input, a line each, carries the work out and answers with a line of JSON. It ends
+with its driver, however that one ended. Whatever a task prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+from evoprune.runs.work import Bench, said
+
+
+def main(folder: Path) -> None:
+    """Work until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    keys: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(keys,), daemon=True).start()
+    bench = Bench(folder)
+
+    def answer(key: str, **what: str) -> None:
+        print(json.dumps({"key": key, **what}), file=answers, flush=True)
+
+    while True:
+        key = keys.get()
+        try:
+            bench.carry_out(key, begun=partial(answer, key, says="begun"))
+            answer(key, says="done")
+        except Exception as error:
+            answer(key, says="refused", why=said(error))
+
+
+def _listen(keys: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        keys.put(line.strip())
+    os._exit(0)  # the driver is gone: nobody waits for what is being evaluated
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

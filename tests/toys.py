@@ -1,0 +1,114 @@
+"""Tasks that need no network: a small layer in NumPy, whose accuracy is a function of what is kept.
+
+Worker processes build them from `toys:Layer`, as they would a user's own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from evoprune.errors import ScoringError
+from evoprune.expression.text import parse
+from evoprune.scoring import reference
+
+SITES = ("first", "second")
+CHANNELS, KEPT = 6, 3
+
+
+@dataclass(frozen=True)
+class Kept:
+    channels: dict[str, tuple[int, ...]]
+    constant: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Judged:
+    accuracy: float
+
+
+@dataclass
+class Layer:
+    """Two sites of six channels. Every evaluation leaves a line in `calls.txt`.
+
+    `trouble` happens on the evaluations whose number (in a fixed order of kept channels) is a multiple of
+    `every`: `raise`, `hang`, `die`, `die once`, `nan`, `disk full`, `exit`.
+    """
+
+    folder: Path
+    seed: int = 0
+    trouble: str = ""
+    every: int = 3
+    seconds: float = 0.0
+
+    @cached_property
+    def sites(self) -> dict[str, dict[str, np.ndarray]]:
+        rng = np.random.default_rng(self.seed)
+        return {
+            site: {
+                "maps": np.maximum(rng.normal(size=(10, CHANNELS, 4)), 0),
+                "filters": rng.normal(size=(CHANNELS, 5)),
+                "norms": rng.normal(size=(CHANNELS, 4)),
+                "quality": rng.random(CHANNELS),
+            }
+            for site in SITES
+        }
+
+    def base(self) -> Judged:
+        (self.folder / "base.txt").write_text("trained\n")
+        return Judged(0.95)
+
+    def kept(self, function: str) -> Kept:
+        channels, constant = {}, []
+        for site, layer in self.sites.items():
+            classes = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2, 2])
+            scores = reference.score(
+                parse(function), layer["maps"], (2, 2), classes, layer["filters"], layer["norms"]
+            )
+            if not np.isfinite(scores).all():
+                raise ScoringError(f"scores at {site} are not finite")
+            if np.ptp(scores) < 1e-9:
+                constant.append(site)
+                scores = np.zeros(CHANNELS)
+            channels[site] = tuple(sorted(np.argsort(-scores, kind="stable")[:KEPT].tolist()))
+        return Kept(channels, tuple(constant))
+
+    def evaluate(self, kept: Kept, seed: int) -> Judged:
+        with (self.folder / "calls.txt").open("a") as file:
+            file.write(f"{dict(kept.channels)} {seed}\n")
+        if self.seconds:
+            time.sleep(self.seconds)
+        number = sum(channel << (3 * i) for i, channel in enumerate(sum(kept.channels.values(), ())))
+        if self.trouble and number % self.every == 0:
+            self._trouble(number)
+        good = [self.sites[site]["quality"][list(channels)].mean() for site, channels in kept.channels.items()]
+        return Judged(float(0.3 + 0.6 * np.mean(good) + 1e-3 * (seed % 7) / 7))
+
+    def _trouble(self, number: int) -> None:
+        if self.trouble == "raise":
+            raise ZeroDivisionError(f"the toy breaks on {number}")
+        if self.trouble == "hang":
+            time.sleep(3600)
+        if self.trouble == "die once":
+            mark = self.folder / f"died-{number}"
+            if mark.exists():
+                return
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.trouble == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.trouble == "disk full":
+            raise OSError(28, "No space left on device")
+        if self.trouble == "exit":
+            raise SystemExit("the toy exits")
+
+
+def calls(folder: Path) -> list[str]:
+    """The evaluations that were begun, over all toy tasks of a run."""
+    return [line for file in sorted(folder.glob("tasks/*/calls.txt")) for line in file.read_text().splitlines()]
