@@ -60,6 +60,10 @@ class Layer:
             for site in SITES
         }
 
+    @property
+    def spec(self) -> dict[str, object]:
+        return {"seed": self.seed}
+
     def base(self) -> Judged:
         (self.folder / "base.txt").write_text("trained\n")
         return Judged(0.95)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from evoprune.errors import EvopruneError as EvopruneError
+    from evoprune.evolution.starting import evolve as evolve
+    from evoprune.evolution.starting import resume as resume
     from evoprune.expression.check import check as check
     from evoprune.expression.library import functions as functions
     from evoprune.expression.text import parse as parse
@@ -27,8 +29,10 @@ _HOME = {
     "Expr": "evoprune.expression.tree",
     "Site": "evoprune.pruning.sites",
     "check": "evoprune.expression.check",
+    "evolve": "evoprune.evolution.starting",
     "functions": "evoprune.expression.library",
     "parse": "evoprune.expression.text",
+    "resume": "evoprune.evolution.starting",
     "score_arrays": "evoprune.scoring.arrays",
     "sites": "evoprune.pruning.sites",
 }
@@ -38,8 +42,10 @@ __all__ = [
     "Expr",
     "Site",
     "check",
+    "evolve",
     "functions",
     "parse",
+    "resume",
     "score_arrays",
     "sites",
 ]

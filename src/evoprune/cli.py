@@ -16,6 +16,11 @@ from evoprune.errors import EvopruneError
 
 # group → command → (module under evoprune.commands, what it does in a sentence)
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "Evolution": {
+        "evolve": ("evolve", "breed pruning functions by a preset or a configuration of your own"),
+        "resume": ("resume", "go on with a run that was killed, interrupted or stopped"),
+        "runs": ("runs", "list the runs and their best functions, or show one"),
+    },
     "Functions": {
         "functions": ("functions", "list the pruning functions of the library, or show one"),
     },

@@ -19,7 +19,7 @@ class HallOfFame:
 
     fittest: tuple[Judged, ...]
     of_sizes: tuple[Judged, ...]
-    """For each size the fittest, where no smaller function is as good."""
+    """The fittest of each size, the smaller first."""
 
     @classmethod
     def of(cls, judged: Iterable[Judged]) -> HallOfFame:

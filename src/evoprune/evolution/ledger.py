@@ -7,6 +7,7 @@ same records, the one as they happen, the other by reading; so they go on alike.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from evoprune.expression.text import parse
@@ -75,7 +76,7 @@ class Judged:
 class Ledger:
     """What is known; filled by `enter` only."""
 
-    journal: Journal
+    journal: Journal | None = None
     bases: dict[str, float | None] = field(default_factory=dict)
     scores: dict[tuple[str, bytes], Score] = field(default_factory=dict)
     drawn: dict[bytes, int] = field(default_factory=dict)
@@ -90,13 +91,18 @@ class Ledger:
     elapsed: float = 0.0
     generations: list[Record] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        for record in self.journal.records:
-            self._take(record)
+    @classmethod
+    def of(cls, records: Iterable[Record], journal: Journal | None = None) -> Ledger:
+        """What records say."""
+        ledger = cls(journal)
+        for record in records:
+            ledger._take(record)
+        return ledger
 
     def enter(self, *records: Record) -> None:
         """Write records down, then know them."""
         if records:
+            assert self.journal is not None
             self.journal.append(*records)
             for record in records:
                 self._take(record)

@@ -68,13 +68,14 @@ class Run:
         self.settings = settings
         self.ended = ""
         """Why it ended or stopped; empty while it runs."""
+        self.interrupted = False
         self.comparison: Comparison | None = None
         """The best beside SOAP, once the run has ended."""
         self._watch = watch or Silent()
         self._lock = lock
         self._executor = executor
         self._journal = Journal(folder.journal)
-        self.ledger = Ledger(self._journal)
+        self.ledger = Ledger.of(self._journal.records, self._journal)
         self._weights = settings.weights()
         self._nursery = Nursery(settings.variation)
         self._desk = Desk(folder, settings, self.ledger, executor, self.say)
@@ -93,6 +94,16 @@ class Run:
         """Tell people, and the log."""
         self.folder.say(text)
         self._watch.say(text)
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks that have a part in the fitness."""
+        return list(self._weights)
+
+    def interrupt(self) -> None:
+        """As `stop`, on behalf of a person."""
+        self.interrupted = True
+        self.stop("interrupted")
 
     def stop(self, reason: str = "stopped") -> None:
         """Have the run stop at the next opportunity; it can be resumed."""

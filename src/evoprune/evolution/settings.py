@@ -18,7 +18,7 @@ from evoprune.errors import ConfigError
 from evoprune.evolution.variation import Variation
 from evoprune.expression.library import resolve
 
-FROM_SPEC = "evoprune.tasks.task:Task.from_spec"
+NAMED = "evoprune.tasks.task:named"
 """The factory of the package's own tasks."""
 
 CHANGEABLE = (
@@ -37,17 +37,17 @@ class TaskChoice:
     """A task of the package, or one from a factory of your own."""
 
     name: str
-    """Of a task of the package; with a factory, or a `spec` among the options, any name."""
+    """Of a task of the package (or its TOML file); with a factory, any name."""
     factory: str = ""
     """`module:function`, called with `folder` (for what its processes share) and the options."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """For a task of the package: `overrides`, like "recipe.epochs=5", and `device`."""
+    """For a task of the package: `device`, and settings to change, like recipe = {epochs = 5}."""
 
     def source(self) -> tuple[str, dict[str, Any]]:
         """The factory and what it is called with."""
         if self.factory:
             return self.factory, dict(self.options)
-        return FROM_SPEC, {"spec": self.name, **self.options}
+        return NAMED, {"name": self.name, **self.options}
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+from evoprune import config
 from evoprune.errors import ConfigError, EvopruneError, RunError
-from evoprune.runs.files import REFUSALS, read_json, write_json
+from evoprune.runs.files import REFUSALS, read_json, write, write_json
 
 Table = dict[str, Any]
 
@@ -153,19 +154,19 @@ class Bench:
             use_threads(work.threads)
             shared = self.folder / "tasks" / work.task
             shared.mkdir(parents=True, exist_ok=True)
-            self._tasks[work.task] = load(work.factory)(folder=shared, **work.options)
+            task = load(work.factory)(folder=shared, **work.options)
+            _pin(task, shared / "task.toml")
+            self._tasks[work.task] = task
         return self._tasks[work.task]
 
 
 def load(factory: str) -> Any:
-    """What `module:name` names; the name may lead inwards, as in `module:Task.from_spec`."""
+    """What `module:name` names."""
     module, colon, name = factory.partition(":")
     if not (module and colon and name):
         raise ConfigError(f"a task's factory looks like package.module:function, got {factory!r}")
     try:
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        found = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the factory {factory!r} cannot be imported: {error}; its module must be on Python's path "
@@ -174,6 +175,20 @@ def load(factory: str) -> Any:
     except AttributeError:
         raise ConfigError(f"the module {module!r} has no {name!r} (factory {factory!r})") from None
     return found
+
+
+def _pin(task: Task, path: Path) -> None:
+    """Write down what a task is, where it can tell; a task that was something else before is refused."""
+    spec = getattr(task, "spec", None)
+    if spec is None:
+        return
+    text = config.dump(spec)
+    if not path.exists():
+        write(path, text)
+    elif path.read_text(encoding="utf-8") != text:
+        raise ConfigError(
+            f"the task is not what it was when the run began, see {path}; results of the two do not mix"
+        )
 
 
 def use_threads(count: int) -> None:

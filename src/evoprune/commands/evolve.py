@@ -1,0 +1,130 @@
+"""`evoprune evolve`: breed pruning functions."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from evoprune.runs.folder import RUNS
+
+if TYPE_CHECKING:
+    from evoprune.evolution.search import Run
+
+
+def main(
+    config: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[CONFIG]")] = "",
+    /,
+    preset: str | None = None,
+    name: str | None = None,
+    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    executor: Literal["inline", "local"] | None = None,
+    workers: int | None = None,
+    runs: Path = RUNS,
+    list: bool = False,
+) -> None:
+    """Evolve pruning functions: breed, prune, retrain, select; the best is a line of text.
+
+    Ctrl-C stops cleanly, and `evoprune resume NAME` goes on.
+
+    Args:
+        config: A TOML file; with --preset it says what differs from the preset.
+        preset: Settings that come with the package; --list names them.
+        name: Of the run, whose folder is runs/NAME; without it, one is made up.
+        set: Change one setting, like population.size=20; may be given many times.
+        executor: Where evaluations run: in this process, or in worker processes on this machine.
+        workers: How many worker processes.
+        runs: The folder that runs are kept in.
+        list: List the presets, and do nothing else.
+    """
+    from evoprune.errors import ConfigError
+    from evoprune.evolution.settings import presets
+    from evoprune.evolution.starting import evolve
+    from evoprune.evolution.watching import watch
+
+    if list:
+        width = max(map(len, presets()))
+        print("\n".join(f"{name:<{width}}  {about}" for name, about in presets().items()))
+        return
+    if not config and preset is None:
+        raise ConfigError(f"give a configuration file, or --preset with one of {', '.join(presets())}")
+    find_own_modules()
+    overrides = [*set, *executed(executor, workers)]
+    run = evolve(config or None, preset=preset, name=name, overrides=overrides, runs=runs, watch=watch())
+    carry_on(run)
+
+
+def executed(executor: str | None, workers: int | None) -> Iterator[str]:
+    """The assignments that the options stand for."""
+    if executor is not None:
+        yield f"run.executor={executor}"
+    if workers is not None:
+        yield f"run.workers={workers}"
+
+
+def find_own_modules() -> None:
+    """Let factories be found beside the user, as `python -m` does."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+
+
+def carry_on(run: Run) -> None:
+    """Work until the run ends or is stopped, and say what came of it."""
+    print(f"run {run.folder.name} in {run.folder.path}", file=sys.stderr)
+    with run, interruptible(run):
+        for _ in run:
+            pass
+    print(ending(run))
+    if run.interrupted:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def interruptible(run: Run) -> Iterator[None]:
+    """The first Ctrl-C (or a polite kill) stops the run at the next opportunity, a second one at once."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, before[number])
+        run.interrupt()
+
+    before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def ending(run: Run) -> str:
+    """What came of a run, and what to do next."""
+    hall = run.hall_of_fame()
+    path = run.folder.path
+    lines = ["", hall.text(run.tasks).rstrip(), ""] if hall.fittest else []
+    if run.comparison is not None:
+        lines += [
+            "The best beside SOAP, on the validation images of the same tasks",
+            run.comparison.text(),
+            "",
+        ]
+    lines.append(f"run:   {path} ({run.ended})")
+    if run.comparison is None:
+        lines.append(f"next:  evoprune resume {run.folder.name}{elsewhere(path.parent)}")
+    else:
+        best = hall.fittest[0].individual.expr
+        lines.append(f"best:  {best}")
+        lines.append(f"next:  evoprune functions '{best}'")
+    return "\n".join(lines)
+
+
+def elsewhere(runs: Path) -> str:
+    """The option that is needed where runs are not kept in the usual place."""
+    return "" if runs == RUNS else f" --runs {runs}"
