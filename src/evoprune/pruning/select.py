@@ -43,20 +43,28 @@ class Rule:
     round_to: int | None = None
 
     def check(self, sites: Sequence[Site]) -> None:
-        """Refuse what cannot be meant, before anything is computed."""
-        if (self.ratio is None) == (self.target is None) and not (self.per_site and self.target is None):
-            raise TargetError("exactly one of ratio=, flops= and params= says how much to remove")
-        for what, value in (("the ratio", self.ratio), ("the target", self.target)):
+        """Refuse what cannot be meant."""
+        self.check_numbers()
+        names = [site.name for site in sites]
+        for name in self.per_site or {}:
+            if name not in names:
+                raise SiteError(f"per_site names an unknown site {name!r}{hint(name, names)}")
+
+    def check_numbers(self) -> None:
+        """The part of the check that needs no network."""
+        if self.ratio is not None and self.target is not None:
+            raise TargetError("either a ratio or a target says how much to remove, got both")
+        if self.ratio is None and self.target is None and not self.per_site:
+            raise TargetError("a ratio, a target or ratios per site say how much to remove, got none")
+        shares = {"the ratio": self.ratio, "the target": self.target}
+        shares |= {f"the ratio of site {name!r}": ratio for name, ratio in (self.per_site or {}).items()}
+        for what, value in shares.items():
             _check_share(what, value)
         if self.scope not in ("site", "global"):
             raise TargetError(f"scope is 'site' or 'global', got {self.scope!r}")
-        names = [site.name for site in sites]
-        for name, ratio in (self.per_site or {}).items():
-            if name not in names:
-                raise SiteError(f"per_site names an unknown site {name!r}{hint(name, names)}")
-            _check_share(f"the ratio of site {name!r}", ratio)
-        if self.round_to is not None and (not isinstance(self.round_to, int) or self.round_to < 1):
-            raise TargetError(f"round_to is a positive whole number, got {self.round_to!r}")
+        number = isinstance(self.round_to, int) and not isinstance(self.round_to, bool)
+        if self.round_to is not None and (not number or self.round_to < 1):
+            raise TargetError(f"round_to is a whole number from 1, got {self.round_to!r}")
 
 
 def _check_share(what: str, value: Any) -> None:

@@ -131,8 +131,9 @@ def find_sites(
     selection: bool = False,
     ignore: Collection[str] = (),
     flatten_features: Collection[str] = (),
+    lenient: bool = False,
 ) -> Structure:
-    """The sites, and what surgery needs to know beside them."""
+    """The sites, and what surgery needs to know beside them; `lenient` leaves out what cannot be cut."""
     trace = follow(model, example_inputs)
     chosen = set(_stream_readers(trace, model) if selection else ())
     for name in flatten_features:
@@ -160,7 +161,7 @@ def find_sites(
         if name not in known_names:
             raise SiteError(f"ignore names an unknown site {name!r}{hint(name, known_names)}")
     reasons = [f"{name!r}: {what}" for name, what in refused.items() if name not in ignore]
-    if reasons:
+    if reasons and not lenient:
         names = [name for name in refused if name not in ignore]
         raise SiteError(
             "the channels of these sites are mixed and cannot be removed one by one; "
