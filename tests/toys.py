@@ -91,13 +91,17 @@ class Layer:
         number = sum(channel << (3 * i) for i, channel in enumerate(sum(kept.channels.values(), ())))
         if self.trouble and number % self.every == 0:
             self._trouble(number)
-        good = [self.sites[site]["quality"][list(channels)].mean() for site, channels in kept.channels.items()]
+        good = [
+            self.sites[site]["quality"][list(channels)].mean() for site, channels in kept.channels.items()
+        ]
         return Judged(float(0.3 + 0.6 * np.mean(good) + 1e-3 * (seed % 7) / 7))
 
     def _trouble(self, number: int) -> None:
         if self.trouble == "raise":
             raise ZeroDivisionError(f"the toy breaks on {number}")
         if self.trouble == "hang":
+            if pipe := os.environ.get("TOY_PIPE"):
+                os.write(os.open(pipe, os.O_WRONLY), b"hanging\n")  # held open as long as this lives
             time.sleep(3600)
         if self.trouble == "die once":
             mark = self.folder / f"died-{number}"
@@ -115,4 +119,32 @@ class Layer:
 
 def calls(folder: Path) -> list[str]:
     """The evaluations that were begun, over all toy tasks of a run."""
-    return [line for file in sorted(folder.glob("tasks/*/calls.txt")) for line in file.read_text().splitlines()]
+    return [
+        line for file in sorted(folder.glob("tasks/*/calls.txt")) for line in file.read_text().splitlines()
+    ]
+
+
+def nan_task(folder: Path) -> object:
+    """A task whose accuracy is not a number."""
+
+    class Nan(Layer):
+        def evaluate(self, kept: Kept, seed: int) -> Judged:
+            return Judged(float("nan"))
+
+    return Nan(folder)
+
+
+def last_words(folder: Path) -> object:
+    """A task that takes its worker down with it."""
+    print("these are my last words", flush=True)
+    os._exit(3)
+
+
+def environment(folder: Path) -> object:
+    """A task whose kept channels tell how many threads it was given."""
+
+    class Environment(Layer):
+        def kept(self, function: str) -> Kept:
+            return Kept({"OMP_NUM_THREADS": (int(os.environ["OMP_NUM_THREADS"]),)}, ())
+
+    return Environment(folder)

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from evoprune.expression.library import functions as functions
     from evoprune.expression.text import parse as parse
     from evoprune.expression.tree import Expr as Expr
+    from evoprune.pruning.cost import cost as cost
+    from evoprune.pruning.prune import Pruned as Pruned
+    from evoprune.pruning.prune import prune as prune
+    from evoprune.pruning.saving import load_pruned as load_pruned
     from evoprune.pruning.sites import Site as Site
     from evoprune.pruning.sites import sites as sites
+    from evoprune.pruning.surgery import Surgeon as Surgeon
     from evoprune.scoring.arrays import score_arrays as score_arrays
 
 __version__ = "0.1.0"
@@ -27,11 +32,16 @@ __version__ = "0.1.0"
 _HOME = {
     "EvopruneError": "evoprune.errors",
     "Expr": "evoprune.expression.tree",
+    "Pruned": "evoprune.pruning.prune",
     "Site": "evoprune.pruning.sites",
+    "Surgeon": "evoprune.pruning.surgery",
     "check": "evoprune.expression.check",
+    "cost": "evoprune.pruning.cost",
     "evolve": "evoprune.evolution.starting",
     "functions": "evoprune.expression.library",
+    "load_pruned": "evoprune.pruning.saving",
     "parse": "evoprune.expression.text",
+    "prune": "evoprune.pruning.prune",
     "resume": "evoprune.evolution.starting",
     "score_arrays": "evoprune.scoring.arrays",
     "sites": "evoprune.pruning.sites",
@@ -40,11 +50,16 @@ _HOME = {
 __all__ = [
     "EvopruneError",
     "Expr",
+    "Pruned",
     "Site",
+    "Surgeon",
     "check",
+    "cost",
     "evolve",
     "functions",
+    "load_pruned",
     "parse",
+    "prune",
     "resume",
     "score_arrays",
     "sites",
