@@ -33,7 +33,7 @@ def main(
 
     task = which.open(cut=how)
     with TrainingProgress(f"{task.name}: base") as progress:
-        base = task.base(progress)
+        task.base(progress)
     kept = task.kept(function, seed=seed)
     with TrainingProgress(f"{task.name}: {function}") as progress:
         result, network = task.retrained(kept, seed, on=on, watcher=progress, retrain=retrain)
@@ -46,11 +46,12 @@ def main(
         print("the function was evaluated on a sample of the scoring images")
     print()
     top5 = len(task.data.classes) >= 100
-    print(paper_row(type(base.network).__name__, function, result, top5=top5, retrained=retrain))
+    print(paper_row(task.settings.network_name, function, result, top5=top5, retrained=retrain))
     print()
     print(f"right after the cut: {result.accuracy_cut:.2%} of {result.images:,} {on} images")
     if retrain:
         print(f"after retraining ({task.settings.recipe.described()}, seed {seed}): {result.accuracy:.2%}")
     if output is not None:
-        task.save(network, kept, function, seed, output)
+        made = {"function": function, "seed": seed, "retrained": retrain}
+        task.pruned(network, kept, made).save(output)
         print(f"saved to {output}; evoprune.load_pruned reads it")

@@ -41,10 +41,9 @@ def _row(name: str) -> list[str]:
     chosen = task.settings
     before, after = costs(task.untrained(), task.example(), chosen.cut)
     left = [f"{a / b:.1%}" for a, b in zip(after, before, strict=True)]
-    network = chosen.network.rpartition(":")[2]
     return [
         name,
-        f"{network} {chosen.options['depth']}" if "depth" in chosen.options else network,
+        chosen.network_name,
         chosen.data.name,
         chosen.cut.described(),
         chosen.recipe.described(),

@@ -18,7 +18,7 @@ def main(which: Which) -> None:
     with TrainingProgress(f"{task.name}: base") as progress:
         network = task.base(progress).network
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    print(f"{task.name}: {type(network).__name__}, {parameters:,} parameters, on {chosen.data.name}")
+    print(f"{task.name}: {chosen.network_name}, {parameters:,} parameters, on {chosen.data.name}")
     print(f"trained: {chosen.base.described()}, seed {chosen.base_seed}, {len(task.data.train):,} images")
     for on in ("validation", "test"):
         result = task.judge(network, on)

@@ -47,7 +47,7 @@ def kept_by(surgeon: Surgeon, cut: Cut, scores: Mapping[str, Any], *, sampled: b
 
 def is_constant(scores: npt.NDArray[np.float64]) -> bool:
     """Whether a site's scores are alike up to rounding."""
-    return bool(np.ptp(scores) <= 1e-12 * np.abs(scores).max())
+    return bool(np.ptp(scores) <= 1e-9 * np.abs(scores).max())
 
 
 def counts(surgeon: Surgeon, cut: Cut) -> dict[str, int]:

@@ -108,6 +108,12 @@ class Settings:
         if not self.name or "/" in self.name or self.name.startswith("."):
             raise ConfigError(f"a task's name is also a folder's, got {self.name!r}")
 
+    @property
+    def network_name(self) -> str:
+        """The network in a word or two, for tables."""
+        name = self.network.rpartition(":")[2]
+        return f"{name} {self.options['depth']}" if "depth" in self.options else name
+
 
 def task_tables() -> dict[str, config.Table]:
     """The tasks that come with the package, as tables by name."""

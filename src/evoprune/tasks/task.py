@@ -16,10 +16,14 @@ from torch import nn
 
 from evoprune import config
 from evoprune.errors import ConfigError, SavedFileError, TrainingError
+from evoprune.expression.library import resolve
+from evoprune.pruning.prune import Pruned
 from evoprune.pruning.surgery import Surgeon
-from evoprune.tasks.batches import Split
+from evoprune.scoring.score import Scores, score
+from evoprune.tasks.batches import Batches, Split
 from evoprune.tasks.cutting import kept_by, surgeon_of
 from evoprune.tasks.datasets import Data, load_data, named_shape, stratified
+from evoprune.tasks.importances import IMPORTANCES, importance_scores_of
 from evoprune.tasks.results import Kept, On, Result, channels_key
 from evoprune.tasks.settings import Settings, changed, settings
 from evoprune.tasks.store import read_json, read_tensors, read_weights, write_json, write_tensors
@@ -48,13 +52,17 @@ class Channels(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Base:
-    """The trained network that is scored and cut, in evaluation mode, and its validation accuracy.
+    """The trained network that is scored and cut, in evaluation mode, and how it does on validation.
 
-    The accuracy of weights from elsewhere, which have seen those images, is None.
+    That is None for weights from elsewhere, which have seen those images.
     """
 
     network: nn.Module
-    accuracy: float | None
+    validation: Accuracy | None
+
+    @property
+    def accuracy(self) -> float | None:
+        return None if self.validation is None else self.validation.top1
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +76,7 @@ class Task:
     settings: Settings
     folder: Path | None = None
     device: str = "cpu"
-    _made: dict[str, Base] = field(default_factory=dict, repr=False)  # the base network, once it is made
+    _made: dict[str, Any] = field(default_factory=dict, repr=False)  # what is made once
 
     @classmethod
     def from_spec(
@@ -121,8 +129,9 @@ class Task:
         if "base" not in self._made:
             network = self._base_network(watcher).eval()
             seen = self.settings.weights is not None and not self.settings.weights_held_out
-            self._made["base"] = Base(network, None if seen else self.judge(network, "validation").top1)
-        return self._made["base"]
+            self._made["base"] = Base(network, None if seen else self.judge(network, "validation"))
+        base: Base = self._made["base"]
+        return base
 
     def _base_network(self, watcher: Watcher | None) -> nn.Module:
         chosen, network = self.settings, self.untrained()
@@ -167,10 +176,6 @@ class Task:
     def base_on_test(self) -> Accuracy:
         return self.judge(self.base().network, "test")
 
-    @cached_property
-    def base_on_validation(self) -> Accuracy:
-        return self.judge(self.base().network, "validation")
-
     # --- cutting ----------------------------------------------------------------------------------------
 
     @cached_property
@@ -181,11 +186,34 @@ class Task:
     def kept(self, function: str, *, seed: int = 0) -> Kept:
         """The channels that a function keeps: a name of the library, a text, or `tp_…` of Torch-Pruning.
 
-        The function is evaluated on the scoring images and the base network. `seed` is for what draws:
-        the function `random`, and the images of a sample.
+        The function is evaluated on the scoring images and the base network, from statistics that are
+        gathered once. `seed` is for the function `random`, which draws.
         """
-        scores = self.scores(function, seed=seed)
-        return kept_by(self.surgeon, self.settings.cut, scores)
+        drawn = function not in IMPORTANCES and resolve(function).expr is None
+        key = f"kept {function} {seed if drawn else ''}"
+        if key not in self._made:
+            self._made[key] = self._kept(function, seed)
+        kept: Kept = self._made[key]
+        return kept
+
+    def _kept(self, function: str, seed: int) -> Kept:
+        if function in IMPORTANCES:
+            return kept_by(self.surgeon, self.settings.cut, importance_scores_of(self, function))
+        name = resolve(function).name
+        scored = self._scored(function, seed)
+        sampled = "sample" in scored.modes[name].values()
+        return kept_by(self.surgeon, self.settings.cut, scored[name], sampled=sampled)
+
+    def _scored(self, function: str, seed: int) -> Scores:
+        network, sites = self.base().network, self.surgeon.sites
+        if resolve(function).expr is None:
+            return score(network, function, sites=sites, seed=seed)
+        known = self._made.get("statistics")
+        data = Batches(self.scoring)
+        scored = score(network, function, data, sites=sites, seed=self.settings.base_seed, statistics=known)
+        if scored.statistics is not None:
+            self._made["statistics"] = scored.statistics
+        return scored
 
     # --- evaluating -------------------------------------------------------------------------------------
 
@@ -219,7 +247,8 @@ class Task:
 
         Without `retrain` the network is judged as it is after the cut.
         """
-        if on == "validation" and self.base().accuracy is None:
+        before = self.base().validation if on == "validation" else self.base_on_test
+        if before is None:
             raise TrainingError(
                 f"the weights {self.settings.weights} come from elsewhere and have seen the validation "
                 "images, so they cannot be judged on them: judge on test, or set weights_held_out = true "
@@ -235,7 +264,6 @@ class Task:
                 network, self.data.train, recipe, seed=seed, folder=self._place(kept, seed), watcher=watcher
             )
             after = self.judge(network, on)
-        before = self.base_on_validation if on == "validation" else self.base_on_test
         macs_base, parameters_base = self.surgeon.costs.totals({})
         macs, parameters = self.surgeon.costs.totals({site: len(c) for site, c in kept.channels.items()})
         result = Result(
@@ -256,6 +284,20 @@ class Task:
             loss=history[-1].loss if history else None,
         )
         return result, network
+
+    def pruned(self, network: nn.Module, kept: Kept, made: Mapping[str, Any]) -> Pruned:
+        """A network that came of a cut, with its record: to save, print or measure."""
+        costs = self.surgeon.costs
+        return Pruned(
+            network=network,
+            kept={site: tuple(channels) for site, channels in kept.channels.items()},
+            scores={},
+            before=costs.cost({}),
+            after=costs.cost(kept.counts),
+            sites=self.surgeon.sites,
+            made={"task": self.spec, **made},
+            original=self.base().network,
+        )
 
     @cached_property
     def _base_key(self) -> str:

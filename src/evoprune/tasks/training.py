@@ -25,6 +25,7 @@ from torch.nn import functional
 
 from evoprune import config
 from evoprune.errors import DataError, SavedFileError, TrainingError
+from evoprune.pruning.recalibrate import recalibrate as renew
 from evoprune.tasks.batches import Split
 from evoprune.tasks.recipes import Recipe
 from evoprune.tasks.store import read_tensors, write_tensors
@@ -305,29 +306,13 @@ def accuracy(network: nn.Module, split: Split, *, batch_size: int = 500) -> Accu
 
 
 def recalibrate(network: nn.Module, split: Split, images: int, *, batch_size: int = 200) -> None:
-    """Renew the running statistics of all batch-norms with the mean over this many images, in place."""
-    norms = [
-        module
-        for module in network.modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
-    ]
-    if not norms or images < 1:
+    """Renew, in place, the statistics of all batch-norms from about this many images; 0 leaves them."""
+    if images < 1:
         return
-    momenta = [norm.momentum for norm in norms]
     batch_size = min(batch_size, images, len(split))
-    with evaluating(network), torch.no_grad():
-        try:
-            for norm in norms:
-                norm.reset_running_stats()
-                norm.momentum = None  # the plain mean over the batches
-                norm.train()
-            # Shuffled: files in the order of their classes would make batches of one class.
-            batches = split.shuffled(batch_size, seed=0, augment="none")
-            for batch, _ in itertools.islice(batches, images // batch_size):
-                network(batch)
-        finally:
-            for norm, momentum in zip(norms, momenta, strict=True):
-                norm.momentum = momentum
+    # Shuffled: files in the order of their classes would make batches of one class.
+    batches = split.shuffled(batch_size, seed=0, augment="none")
+    renew(network, itertools.islice(batches, images // batch_size))
 
 
 @contextlib.contextmanager
