@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from evoprune.pruning.sites import sites as sites
     from evoprune.pruning.surgery import Surgeon as Surgeon
     from evoprune.scoring.arrays import score_arrays as score_arrays
+    from evoprune.scoring.plan import plan as plan
+    from evoprune.scoring.score import Scores as Scores
+    from evoprune.scoring.score import gather as gather
+    from evoprune.scoring.score import score as score
+    from evoprune.scoring.statistics import Statistics as Statistics
 
 __version__ = "0.1.0"
 
@@ -33,16 +38,21 @@ _HOME = {
     "EvopruneError": "evoprune.errors",
     "Expr": "evoprune.expression.tree",
     "Pruned": "evoprune.pruning.prune",
+    "Scores": "evoprune.scoring.score",
     "Site": "evoprune.pruning.sites",
+    "Statistics": "evoprune.scoring.statistics",
     "Surgeon": "evoprune.pruning.surgery",
     "check": "evoprune.expression.check",
     "cost": "evoprune.pruning.cost",
     "evolve": "evoprune.evolution.starting",
     "functions": "evoprune.expression.library",
+    "gather": "evoprune.scoring.score",
     "load_pruned": "evoprune.pruning.saving",
     "parse": "evoprune.expression.text",
+    "plan": "evoprune.scoring.plan",
     "prune": "evoprune.pruning.prune",
     "resume": "evoprune.evolution.starting",
+    "score": "evoprune.scoring.score",
     "score_arrays": "evoprune.scoring.arrays",
     "sites": "evoprune.pruning.sites",
 }
@@ -51,16 +61,21 @@ __all__ = [
     "EvopruneError",
     "Expr",
     "Pruned",
+    "Scores",
     "Site",
+    "Statistics",
     "Surgeon",
     "check",
     "cost",
     "evolve",
     "functions",
+    "gather",
     "load_pruned",
     "parse",
+    "plan",
     "prune",
     "resume",
+    "score",
     "score_arrays",
     "sites",
 ]

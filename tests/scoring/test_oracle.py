@@ -13,9 +13,9 @@ from evoprune.scoring.arrays import score_arrays
 ORACLE = np.load(Path(__file__).parent / "published_scores.npz")
 CASES = sorted({key.split("/")[0] for key in ORACLE})
 
-SAME = """
+SAME = """\
 abs_snr fdr t_test mmd l1 l2 fpgm bn_scale xi_star xi_1 xi_2 xi_3 xi_imagenet
-""".split()
+""".split()  # noqa: SIM905
 
 # function → (name in the file, the file's number → our number, given the number of classes)
 RELATIONS: dict[str, tuple[str, Callable[[np.ndarray, int], np.ndarray]]] = {

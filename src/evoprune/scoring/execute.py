@@ -7,7 +7,7 @@ channels, and broadcast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,8 +20,8 @@ from evoprune.expression.tree import Expr
 from evoprune.expression.vocabulary import TINY
 from evoprune.scoring.steps import CHANNEL, CLASS, LAYER, Program, Step, compile
 
-BUDGET = 2**25
-"""Entries (256 MiB) that the operands of one chunk of channels and classes may hold."""
+BUDGET = 2**23
+"""Entries (64 MiB) that the largest value of a chunk of channels and classes may have."""
 
 
 class Leaves(Protocol):
@@ -31,19 +31,23 @@ class Leaves(Protocol):
     def map_size(self) -> tuple[int, int]:
         """Height and width of the site's feature maps."""
 
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The lengths of the axes, by symbol; for `N+` and `N-` the longest."""
+
     def value(self, step: Step, channels: slice, classes: Sequence[int]) -> Tensor:
         """The value `[class or 1, channel or 1, …]` for some channels and classes."""
 
-    def class_chunks(self, channels: int) -> list[Sequence[int]]:
-        """The classes in chunks that fit in memory for so many channels; a chunk is evaluated at once."""
-
-    def channel_chunk(self) -> int:
-        """How many channels fit in memory with at least one class."""
+    def class_groups(self) -> list[Sequence[int]]:
+        """The classes in groups whose values have equal shapes."""
 
 
 def evaluate(program: Program, leaves: Leaves, channels: int) -> Tensor:
     """Scores `[function, channel]`: each root evaluated per class and averaged over the classes."""
-    width = max(1, min(channels, leaves.channel_chunk()))
+    largest = [1, 1, 1]
+    for step in program.steps:
+        largest[step.scope] = max(largest[step.scope], step.shape.entries.size(leaves.sizes))
+    width = max(1, min(channels, BUDGET // max(largest[CHANNEL:])))
     of_layer: dict[int, Tensor] = {}
     _run(program, LAYER, of_layer, leaves, slice(0, channels), [])
     parts = []
@@ -52,25 +56,49 @@ def evaluate(program: Program, leaves: Leaves, channels: int) -> Tensor:
         size = chunk.stop - chunk.start
         of_channels = dict(of_layer)
         _run(program, CHANNEL, of_channels, leaves, chunk, [])
-        sums = [torch.zeros(size, dtype=torch.float64) for _ in program.roots]
+        sums = {
+            i: torch.zeros(size, dtype=torch.float64) for i in set(program.roots) if _per_class(program, i)
+        }
         count = 0
-        if any(program.steps[root].scope == CLASS for root in program.roots):
-            for classes in leaves.class_chunks(size):
+        many = max(1, BUDGET // (largest[CLASS] * size))
+        for group in leaves.class_groups() if sums else []:
+            for first in range(0, len(group), many):
+                classes = group[first : first + many]
                 of_classes = dict(of_channels)
                 _run(program, CLASS, of_classes, leaves, chunk, classes)
                 count += len(classes)
-                for i, root in enumerate(program.roots):
-                    if program.steps[root].scope == CLASS:
-                        value = of_classes[root].expand(len(classes), size).cpu()
-                        sums[i] = sums[i] + value.sum(0)
+                for i in sums:
+                    sums[i] += of_classes[i].expand(len(classes), size).sum(0).cpu()
         rows = [
-            sums[i] / count
-            if program.steps[root].scope == CLASS
-            else of_channels[root].expand(1, size)[0].cpu().to(torch.float64)
-            for i, root in enumerate(program.roots)
+            sums[i] / count if i in sums else of_channels[i].expand(1, size)[0].to("cpu", torch.float64)
+            for i in program.roots
         ]
         parts.append(torch.stack(rows))
     return torch.cat(parts, dim=1)
+
+
+def _per_class(program: Program, step: int) -> bool:
+    return program.steps[step].scope == CLASS
+
+
+def evaluate_rows(
+    source: Expr, maps: Tensor, map_size: tuple[int, int], known: Mapping[str, Tensor]
+) -> Tensor:
+    """A value with a row per image, `[channel, image, …]`, in the precision of the maps.
+
+    maps: `[channel, image, pixel]`; known: operands that are not maps, `[1, channel or 1, …]`.
+    """
+    program = compile([source])
+    values: dict[int, Tensor] = {}
+    for i, step in enumerate(program.steps):
+        if step.leaf is None:
+            given = [(values[arg], program.steps[arg]) for arg in step.args]
+            values[i] = KERNELS[step.name](_Call(step, given, map_size))
+        elif step.leaf == "F":
+            values[i] = maps[None]
+        else:
+            values[i] = known[str(step.leaf)].to(maps.dtype)
+    return values[program.roots[0]][0]
 
 
 def _run(
@@ -165,6 +193,13 @@ def quotient(x: Tensor, y: Tensor) -> Tensor:
     """x / y, and 0 where y is below 1e-12 in size."""
     dead = y.abs() < TINY
     return torch.where(dead, 0.0, x / torch.where(dead, 1.0, y))
+
+
+def root(x: Tensor) -> Tensor:
+    """Square root. On a CPU torch's own takes ten times as long over zeros, of which maps are full."""
+    if x.device.type == "cpu" and not x.requires_grad:
+        return torch.from_numpy(np.sqrt(x.numpy()))
+    return x.sqrt()
 
 
 def _ridge(call: _Call) -> Tensor:
@@ -298,7 +333,7 @@ KERNELS: dict[str, Callable[[_Call], Tensor]] = {
     "div": _div,
     "abs": lambda call: call.x.abs(),
     "sq": lambda call: call.x.square(),
-    "sqrt": lambda call: call.x.abs().sqrt(),
+    "sqrt": lambda call: root(call.x.abs()),
     "ridge": _ridge,
     "tr": _tr,
     "matmul": _matmul,
@@ -348,19 +383,18 @@ class ArrayLeaves:
             case _:
                 return _given(self.batch_norm)[None, channels].to(torch.float64)
 
-    def class_chunks(self, channels: int) -> list[Sequence[int]]:
-        """Classes with equally many images share a chunk: their `F+` stack without padding."""
-        fit = max(1, BUDGET // max(1, self._entries() * channels))
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        images, pixels = (1, 1) if self.maps is None else self.maps.shape[1:]
+        filters, weights = (1, 1) if self.filters is None else self.filters.shape
+        return {"N": images, "N+": images, "N-": images, "P": pixels, "filters": filters, "weights": weights}
+
+    def class_groups(self) -> list[Sequence[int]]:
+        """Classes with equally many images: their `F+` stack without padding."""
         by_size: dict[int, list[int]] = {}
         for k, images in enumerate(self.inside):
             by_size.setdefault(len(images), []).append(k)
-        return [group[i : i + fit] for group in by_size.values() for i in range(0, len(group), fit)]
-
-    def channel_chunk(self) -> int:
-        return max(1, BUDGET // max(1, self._entries()))
-
-    def _entries(self) -> int:
-        return 1 if self.maps is None else self.maps.shape[1] * self.maps.shape[2]
+        return list(by_size.values())
 
     def _rows(self, channels: slice, images: list[Tensor]) -> Tensor:
         maps = _given(self.maps)[channels]

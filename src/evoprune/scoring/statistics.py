@@ -1,0 +1,341 @@
+"""One streaming pass over the images: what a plan needs, for every site, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evoprune.errors import ScoringError
+from evoprune.expression.library import Function
+from evoprune.pruning.sites import Site, batch_norm_of, filters_of, first_read, layer_filters_of, maps_of
+from evoprune.scoring.accumulate import Accumulator, Batch, add, source_values, start
+from evoprune.scoring.data import Images, Labels
+from evoprune.scoring.plan import Need, Plan
+from evoprune.scoring.sample import Drawing, Sample
+
+SCATTER_PIXELS = 256
+SCATTER_ENTRIES = 2**25
+"""A site's scatter matrices are gathered up to so many pixels and entries; beyond, a sample serves."""
+
+
+@dataclass(frozen=True)
+class SiteStatistics:
+    """What is known about one site: its size, and an accumulator for each need."""
+
+    channels: int
+    map_size: tuple[int, int]
+    gathered: tuple[Accumulator, ...] = ()
+
+    def find(self, need: Need) -> Accumulator | None:
+        """The accumulator that answers a need."""
+        return next((each for each in self.gathered if each.need.covers(need)), None)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What passes over the data have gathered, for every site, with what guards against wrong use.
+
+    model and data: digests of the network's parameters and buffers, and of the images and labels in
+    their order. classes: the labels in the order of the accumulators' rows; counts: images of each.
+    """
+
+    model: str
+    data: str
+    images: int
+    classes: tuple[Any, ...]
+    sites: Mapping[str, SiteStatistics]
+    sample: Sample | None = None
+    sample_size: int = 0
+    seed: int = 0
+    counts: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+
+    def __repr__(self) -> str:
+        entries = sum(v.numel() for s in self.sites.values() for a in s.gathered for v in a.fields.values())
+        sampled = f", a sample of {len(self.sample.images)}" if self.sample is not None else ""
+        return (
+            f"Statistics({len(self.sites)} sites, {self.images} images, {len(self.classes)} classes, "
+            f"{8 * entries / 2**20:.1f} MiB{sampled})"
+        )
+
+
+def plan_at(plans: Mapping[bool, Plan], site: Site) -> Plan:
+    """The plan for a site: with scatter matrices where its maps are small."""
+    height, width = site.map_size
+    pixels = height * width
+    small = pixels <= SCATTER_PIXELS and site.channels * pixels**2 <= SCATTER_ENTRIES
+    return plans[small]
+
+
+def gathered(
+    model: nn.Module,
+    sites: Sequence[Site],
+    plans: Mapping[bool, Plan],
+    images: Images,
+    *,
+    sample_size: int,
+    seed: int,
+    known: Statistics | None = None,
+    autocast: bool = False,
+) -> Statistics:
+    """Gather in one pass what the plans need and is not known yet.
+
+    The network is left as it was: mode, hooks, gradients and buffers, whatever fails.
+    """
+    missing = {site.name: missing_of(plan_at(plans, site), site, known) for site in sites}
+    sampling = any(plan_at(plans, site).sampled for site in sites)
+    if (
+        known is not None
+        and known.sample is not None
+        and (known.sample_size, known.seed) == (sample_size, seed)
+    ):
+        sampling = False
+    if known is not None and not sampling and not any(missing.values()):
+        return known
+    device = device_of(model)
+    aware = plans[True].label_aware
+    accumulators: dict[str, list[Accumulator | None]] = {name: [None] * len(n) for name, n in missing.items()}
+    rows = _Rows()
+    drawing = Drawing(sample_size, seed) if sampling else None
+    digest = _Digest()
+    current: dict[str, Tensor] = {}
+    by_name = {site.name: site for site in sites}
+
+    def see(site: Site, maps: Tensor) -> None:
+        maps = maps.float() if maps.dtype in (torch.float16, torch.bfloat16) else maps
+        batch = Batch(maps.flatten(2), current["rows"], current["inside"])
+        for i, need in enumerate(missing[site.name]):
+            values = source_values(need.source, batch.maps, site.map_size, parameters[site.name])
+            have = accumulators[site.name][i]
+            have = start(need, values) if have is None else have
+            if need.by_class:
+                _grow(have, len(rows.labels))
+            add(have, values, batch)
+            accumulators[site.name][i] = have
+            _refuse_non_finite(have, site, batch)
+
+    parameters = {name: parameters_of(model, by_name[name], device) for name in by_name}
+    watched = [site for site in sites if missing[site.name]]
+    with watching(model, watched, see, autocast) as forward:
+        for batch, labels in images:
+            if labels is None and aware:
+                raise ScoringError(_unlabelled(plans[True].functions))
+            kinds = rows.of(labels) if labels is not None else None
+            digest.add(batch, labels)
+            if drawing is not None:
+                drawing.add(batch, kinds)
+            if watched:
+                present, inside = _membership(kinds, len(batch))
+                current["rows"], current["inside"] = present.to(device), inside.to(device)
+                forward(batch)
+            rows.count(kinds, len(batch))
+    if not rows.images:
+        raise ScoringError("the data source yields nothing: there is no image to score with")
+    data = digest.hexdigest()
+    if known is not None and known.data != data:
+        raise ScoringError(
+            f"the statistics were gathered from other data: {known.images} images with the digest "
+            f"{known.data}, here are {rows.images} with {data}; gather them anew"
+        )
+    sample = (
+        drawing.finish(rows.labelled) if drawing is not None else known.sample if known is not None else None
+    )
+    found = {}
+    for site in sites:
+        new = tuple(each for each in accumulators[site.name] if each is not None)
+        old = known.sites[site.name].gathered if known is not None and site.name in known.sites else ()
+        for each in new:
+            if each.need.by_class:
+                _grow(each, len(rows.labels))
+        kept = tuple(each for each in old if not any(more.need.covers(each.need) for more in new))
+        found[site.name] = SiteStatistics(site.channels, site.map_size, tuple(map(_on_cpu, new)) + kept)
+    if known is not None:
+        found = {**known.sites, **found}
+    return Statistics(
+        model=model_digest(model),
+        data=data,
+        images=rows.images,
+        classes=tuple(rows.labels),
+        sites=found,
+        sample=sample,
+        sample_size=sample_size,
+        seed=seed,
+        counts=torch.tensor(rows.counts, dtype=torch.float64),
+    )
+
+
+def missing_of(plan: Plan, site: Site, known: Statistics | None) -> list[Need]:
+    """What a plan needs at a site and is not known."""
+    have = known.sites.get(site.name) if known is not None else None
+    return [need for need in plan.needs if have is None or have.find(need) is None]
+
+
+def _unlabelled(functions: Sequence[Function]) -> str:
+    aware = [f.name for f in functions if f.expr is not None and f.expr.is_label_aware]
+    rest = [f.name for f in functions if f.name not in aware]
+    others = (
+        f"those that need none: {', '.join(rest)}" if rest else "of the functions given none does without"
+    )
+    return f"{', '.join(aware)} need labels, one class per image, and the data has none such; {others}"
+
+
+class _Rows:
+    """Labels as rows of the accumulators, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.labels: dict[Any, int] = {}
+        self.counts: list[int] = []
+        self.images = 0
+        self.labelled = False
+
+    def of(self, labels: Labels) -> Tensor:
+        self.labelled = True
+        return torch.tensor([self.labels.setdefault(each, len(self.labels)) for each in labels])
+
+    def count(self, kinds: Tensor | None, images: int) -> None:
+        self.images += images
+        if kinds is not None:
+            self.counts += [0] * (len(self.labels) - len(self.counts))
+            for kind, number in zip(*torch.unique(kinds, return_counts=True), strict=True):
+                self.counts[int(kind)] += int(number)
+
+
+def _membership(kinds: Tensor | None, images: int) -> tuple[Tensor, Tensor]:
+    """The rows present in a batch, and which image belongs to which of them, `[present, image]`."""
+    if kinds is None:
+        return torch.zeros(1, dtype=torch.int64), torch.ones((1, images), dtype=torch.float64)
+    present, inverse = torch.unique(kinds, return_inverse=True)
+    return present, nn.functional.one_hot(inverse, len(present)).T.to(torch.float64)
+
+
+def _grow(accumulator: Accumulator, rows: int) -> None:
+    """Room for labels seen for the first time; doubled, so that it is made seldom."""
+    have = len(accumulator.count)
+    if have >= rows:
+        return
+    more = max(rows, 2 * have) - have
+    accumulator.count = torch.cat([accumulator.count, accumulator.count.new_zeros(more)])
+    for name, value in accumulator.fields.items():
+        empty = value.new_full((more, *value.shape[1:]), 1.0 if name == "product" else 0.0)
+        accumulator.fields[name] = torch.cat([value, empty])
+
+
+def _refuse_non_finite(accumulator: Accumulator, site: Site, batch: Batch) -> None:
+    """Name the site and channels of activations that are not finite: they stay in every sum they enter.
+
+    A sum or product of finite ones that overflows is left to the functions that read it.
+    """
+    rows = batch.rows if accumulator.need.by_class else slice(0, 1)
+    if all(bool(torch.isfinite(value[rows]).all()) for value in accumulator.fields.values()):
+        return
+    wrong = (~torch.isfinite(batch.maps)).any(-1).any(0).nonzero()[:, 0].tolist()
+    if wrong:
+        some = ", ".join(map(str, wrong[:5])) + (" and more" if len(wrong) > 5 else "")
+        raise ScoringError(
+            f"site {site.name!r} has activations that are not finite, in channels {some} of {site.channels}"
+        )
+
+
+def _on_cpu(accumulator: Accumulator) -> Accumulator:
+    fields = {name: value.cpu() for name, value in accumulator.fields.items()}
+    return Accumulator(accumulator.need, accumulator.count.cpu(), fields, accumulator.width)
+
+
+@contextmanager
+def watching(model: nn.Module, sites: Sequence[Site], see: Any, autocast: bool = False) -> Iterator[Any]:
+    """Gives a function that runs the network on a batch and shows each site's maps as they pass by.
+
+    see(site, maps): called in the forward pass with maps `[image, channel, H, W]`. On leaving, hooks are
+    gone and every module is in the mode it was in.
+    """
+    by_module: dict[str, list[Site]] = {}
+    for site in sites:
+        by_module.setdefault(first_read(site).module, []).append(site)
+    calls: dict[str, int] = {}
+    modes = {module: module.training for module in model.modules()}
+    device = device_of(model)
+
+    def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        call = calls[name] = calls.get(name, -1) + 1
+        given = args[0] if args else next(iter(kwargs.values()))
+        for site in by_module[name]:
+            if first_read(site).call == call:
+                see(site, maps_of(site, given.detach()))
+
+    def forward(images: Tensor) -> None:
+        calls.clear()
+        kind = device.type
+        try:
+            with torch.no_grad(), torch.autocast(kind, torch.bfloat16, enabled=autocast):
+                model(images.to(device, non_blocking=True))
+        except (ScoringError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            raise ScoringError(
+                f"the network's forward pass failed on images {list(images.shape)} of {images.dtype}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    handles = []
+    try:
+        for name in by_module:
+            module = model.get_submodule(name)
+            handles.append(module.register_forward_pre_hook(partial(hook, name), with_kwargs=True))
+        model.eval()
+        yield forward
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the network's parameters are."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def parameters_of(model: nn.Module, site: Site, device: torch.device) -> dict[str, Tensor]:
+    """The operands that are not maps, as `[1, channel or 1, …]` in float64."""
+    own = filters_of(model, site).flatten(1).to(device, torch.float64)
+    layer = layer_filters_of(model, site).flatten(1).to(device, torch.float64)
+    norm = batch_norm_of(model, site).to(device, torch.float64)
+    return {"W": layer[None, None], "W_I": own[None], "B": norm[None]}
+
+
+def model_digest(model: nn.Module) -> str:
+    """A digest of every parameter and buffer."""
+    digest = blake2b(digest_size=16)
+    for name, value in model.state_dict().items():
+        if isinstance(value, Tensor):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            digest.update(_bytes(value))
+    return digest.hexdigest()
+
+
+class _Digest:
+    """Of images and labels in their order, however they are split into batches."""
+
+    def __init__(self) -> None:
+        self._images = blake2b(digest_size=16)
+        self._labels = blake2b(digest_size=16)
+
+    def add(self, images: Tensor, labels: Labels | None) -> None:
+        self._images.update(_bytes(images))
+        for label in labels or []:
+            self._labels.update(repr(label).encode() + b",")
+
+    def hexdigest(self) -> str:
+        return blake2b(self._images.digest() + self._labels.digest(), digest_size=16).hexdigest()
+
+
+def _bytes(value: Tensor) -> Any:
+    flat = value.detach().cpu().contiguous().flatten()
+    return np.asarray(flat.view(torch.uint8)).data
