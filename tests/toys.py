@@ -5,6 +5,7 @@ Worker processes build them from `toys:Layer`, as they would a user's own.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -85,7 +86,7 @@ class Layer:
 
     def evaluate(self, kept: Kept, seed: int) -> Judged:
         with (self.folder / "calls.txt").open("a") as file:
-            file.write(f"{dict(kept.channels)} {seed}\n")
+            file.write(call(self.folder.name, dict(kept.channels), seed) + "\n")
         if self.seconds:
             time.sleep(self.seconds)
         number = sum(channel << (3 * i) for i, channel in enumerate(sum(kept.channels.values(), ())))
@@ -115,6 +116,11 @@ class Layer:
             raise OSError(28, "No space left on device")
         if self.trouble == "exit":
             raise SystemExit("the toy exits")
+
+
+def call(task: str, channels: dict[str, object], seed: int) -> str:
+    """An evaluation as a line."""
+    return json.dumps([task, channels, seed], sort_keys=True)
 
 
 def calls(folder: Path) -> list[str]:
