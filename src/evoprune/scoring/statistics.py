@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,19 @@ class Statistics:
     sample_size: int = 0
     seed: int = 0
     counts: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+
+    def save(self, folder: str | Path) -> None:
+        """Write to a folder: safetensors and JSON."""
+        from evoprune.scoring.saving import save_statistics
+
+        save_statistics(self, folder)
+
+    @staticmethod
+    def load(folder: str | Path) -> Statistics:
+        """Read what `save` wrote; raises SavedFileError where the files are not as they were."""
+        from evoprune.scoring.saving import load_statistics
+
+        return load_statistics(folder)
 
     def __repr__(self) -> str:
         entries = sum(v.numel() for s in self.sites.values() for a in s.gathered for v in a.fields.values())
