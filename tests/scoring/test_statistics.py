@@ -17,7 +17,7 @@ import evoprune
 from evoprune import Statistics
 from evoprune.errors import SavedFileError, ScoringError
 from evoprune.expression.tree import Expr
-from evoprune.scoring.accumulate import Batch, add, others, start, total
+from evoprune.scoring.accumulate import Accumulator, Batch, SiteSums, others, total
 from evoprune.scoring.plan import F, Need
 from evoprune.scoring.sample import Drawing, level
 
@@ -116,6 +116,15 @@ def batches(seed: int, sizes: list[int], classes: int, scale: float) -> tuple[Te
     return values, labels, [slice(int(e - s), int(e)) for s, e in zip(sizes, ends, strict=True)]
 
 
+def summed(need: Need, parts: list[tuple[Tensor, Tensor]]) -> Accumulator:
+    sums = SiteSums([need], (1, 1), {})
+    for values, labels in parts:
+        assert sums.add(Batch(values, labels))
+    (found,) = sums.by_need.values()
+    found.settle()
+    return found
+
+
 @given(
     seed=st.integers(0, 999),
     sizes=st.lists(st.integers(1, 7), min_size=2, max_size=6),
@@ -128,13 +137,8 @@ def test_moments_of_classes_their_total_and_the_others(
 ) -> None:
     values, labels, parts = batches(seed, sizes, classes, scale)
     present = labels.unique()
-    sums = start(Need(kind, F, by_class=True, squares=True), values)
-    from evoprune.scoring.statistics import _grow, _membership
-
-    _grow(sums, classes)
-    for part in parts:
-        rows, inside = _membership(labels[part], len(labels[part]))
-        add(sums, values[part], Batch(values[part], rows, inside))
+    sums = summed(Need(kind, F, by_class=True, squares=True), [(values[p], labels[p]) for p in parts])
+    sums.grow(classes)
 
     def direct(chosen: Tensor) -> tuple[Tensor, Tensor]:
         picked = values[chosen]
@@ -165,11 +169,7 @@ def test_others_do_not_cancel_beside_a_large_class() -> None:
     """The total minus a class of deviation 1e8 would leave nothing of the others' variance of 1e-6."""
     values = torch.cat([1e8 * torch.randn(50, 1, 4), 1e-3 * torch.randn(50, 1, 4)]).double()
     labels = torch.arange(100) // 50
-    sums = start(Need("moments", F, by_class=True, squares=True), values)
-    from evoprune.scoring.statistics import _grow, _membership
-
-    _grow(sums, 2)
-    add(sums, values, Batch(values, *_membership(labels, 100)))
+    sums = summed(Need("moments", F, by_class=True, squares=True), [(values, labels)])
     want = (values[50:] - values[50:].mean()).square().sum()
     torch.testing.assert_close(others(sums).fields["squares"][0, 0], want, rtol=1e-12, atol=0)
 

@@ -1,13 +1,14 @@
 """Sums over images that lose nothing: what one site keeps during the pass.
 
-Means and sums of squared deviations are merged batch by batch, and class by class, in float64 by the
-pairwise formula of Chan et al.: every term is positive, so nothing cancels, whatever the split.
+Every image gives its mean and its squared deviations from it; images are merged into classes, and
+classes into totals, in float64 by the pairwise formula of Chan et al. All its terms are positive, so
+nothing cancels, whatever the split into batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,186 +19,287 @@ from evoprune.scoring.plan import F, Need
 
 DOUBLE = torch.float64
 
-# Deviations from a point near the mean are exact; plain float32 values far from zero are not.
 FAR = 4.0
+"""Maps whose mean is more deviations from zero than this are measured from near their mean."""
 
-CHUNK = 2**22
-"""Entries that are converted to float64 at once."""
+CHUNK = 2**18
+"""Entries of maps that are worked on at once, so that they stay in a core's cache."""
+
+PENDING = 2**18
+"""Images times channels that may wait to be merged into their classes."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One site's maps of a batch, `[image, channel, pixel]`, and the images' classes.
-
-    rows: the classes present, as rows of the accumulators `[present]`; inside: which image is of which
-    of them, `[present, image]` in float64, ones and zeros.
-    """
+    """One site's maps of a batch, `[image, channel, pixel]`, and each image's row in the accumulators."""
 
     maps: Tensor
     rows: Tensor
-    inside: Tensor
 
-    @property
-    def counts(self) -> Tensor:
-        """Images of each class present, `[present]`."""
-        return self.inside.sum(1)
+
+@dataclass(frozen=True)
+class Moments:
+    """Of each image's map: its mean, and the squared deviations from it, `[image, channel]`."""
+
+    mean: Tensor
+    squares: Tensor | None
 
 
 @dataclass
 class Accumulator:
     """What is kept for one need: tensors with a row per class, or a single row for all images.
 
-    count: images, `[row]`. fields: `[row, channel]`, or `[row, channel, pixel]`, by name.
+    count: images, `[row]`. fields: `[row, channel]` or `[row, channel, pixel]`, by name: `mean` and
+    `squares` (squared deviations from it), `sum` (of what is left after `shift`), `product`, `scatter`.
+    width: columns of the source, so that a mean over all entries is over count · width.
+    shift: what sums are measured from, `[channel, 1]`. pending: images not merged yet.
     """
 
     need: Need
     count: Tensor
     fields: dict[str, Tensor]
     width: int
-    """Columns of the source, so that a mean over all entries is over count · width."""
     shift: Tensor | None = None
+    pending: list[tuple[Tensor, Moments]] = field(default_factory=list)
+
+    @property
+    def weight(self) -> float:
+        """Entries of an image behind each mean."""
+        return 1.0 if self.need.kind == "pixel moments" else float(self.width)
 
     def at(self, channels: slice) -> Accumulator:
         """Some channels of it."""
         fields = {name: value[:, channels] for name, value in self.fields.items()}
-        return Accumulator(self.need, self.count, fields, self.width, self.shift)
+        shift = None if self.shift is None else self.shift[channels]
+        return Accumulator(self.need, self.count, fields, self.width, shift)
 
+    def mean(self) -> Tensor:
+        """The means, `[row, channel]` or `[row, channel, pixel]`."""
+        if "mean" in self.fields:
+            return self.fields["mean"]
+        mean = self.fields["sum"] / _like(self.count, self.fields["sum"])
+        return mean if self.shift is None else mean + self.shift
 
-def start(need: Need, batch: Tensor) -> Accumulator:
-    """An empty accumulator with one row, for a source's values `[image, channel, column]`."""
-    _, channels, width = batch.shape
-    device = batch.device
-    wide = need.kind in ("pixel moments", "pixel products")
-    shape = (1, channels, width) if wide else (1, channels)
-    if need.kind in ("products", "pixel products"):
-        fields = {"product": torch.ones(shape, dtype=DOUBLE, device=device)}
-    elif need.kind == "scatter":
-        fields = {
-            "sum": torch.zeros((1, channels, width), dtype=DOUBLE, device=device),
-            "scatter": torch.zeros((1, channels, width, width), dtype=DOUBLE, device=device),
-        }
-    else:
-        fields = {"mean": torch.zeros(shape, dtype=DOUBLE, device=device)}
-        if need.squares:
-            fields["squares"] = torch.zeros(shape, dtype=DOUBLE, device=device)
-    count = torch.zeros(1, dtype=DOUBLE, device=device)
-    return Accumulator(need, count, fields, width, _shift(batch) if need.kind == "scatter" or wide else None)
-
-
-def source_values(source: Expr, batch: Tensor, map_size: tuple[int, int], known: dict[str, Tensor]) -> Tensor:
-    """A source's values `[image, channel, column]` from maps of the same layout."""
-    if source == F:
-        return batch
-    values = evaluate_rows(source, batch.transpose(0, 1), map_size, known)
-    values = values if values.ndim == 3 else values.unsqueeze(-1)
-    return values.transpose(0, 1)
-
-
-def add(into: Accumulator, values: Tensor, batch: Batch) -> None:
-    """Add a batch of a source's values `[image, channel, column]`."""
-    need = into.need
-    rows = batch.rows if need.by_class else batch.rows.new_zeros(1)
-    inside = batch.inside if need.by_class else batch.inside.new_ones((1, batch.inside.shape[1]))
-    count = inside.sum(1)
-    match need.kind:
-        case "moments":
-            new = _moments(values, inside, count, need.squares)
-        case "pixel moments":
-            new = _pixel_moments(values, inside, count, need.squares, into.shift)
-        case "products" | "pixel products":
-            new = _products(values, inside, need.kind == "products")
-        case _:
-            _scatter(into, values)
-            into.count += count
+    def grow(self, rows: int) -> None:
+        """Make room for classes seen for the first time; doubled, so that it is made seldom."""
+        have = len(self.count)
+        if have >= rows:
             return
-    have = {name: value[rows] for name, value in into.fields.items()}
-    if need.kind in ("products", "pixel products"):
-        total = {"product": have["product"] * new["product"]}
-    else:
-        total = merge(into.count[rows], have, count, new, _weight(into))
-    for name, value in total.items():
-        into.fields[name][rows] = value
-    into.count[rows] += count
+        more = max(rows, 2 * have) - have
+        self.count = torch.cat([self.count, self.count.new_zeros(more)])
+        for name, value in self.fields.items():
+            empty = value.new_full((more, *value.shape[1:]), 1.0 if name == "product" else 0.0)
+            self.fields[name] = torch.cat([value, empty])
+
+    def merge(self, rows: Tensor, count: Tensor, new: Mapping[str, Tensor]) -> None:
+        """Take in more images of some rows, `[row]`, each once."""
+        if "product" in new:
+            self.fields["product"][rows] *= new["product"]
+        elif "sum" in new:
+            self.fields["sum"][rows] += new["sum"]
+        else:
+            have = {name: value[rows] for name, value in self.fields.items()}
+            for name, value in merged_moments(self.count[rows], have, count, new, self.weight).items():
+                self.fields[name][rows] = value
+        self.count[rows] += count
+
+    def wait(self, rows: Tensor, moments: Moments) -> bool:
+        """Take images that are merged when enough have come; False where one is not finite."""
+        self.pending.append((rows, moments))
+        if sum(len(each) for each, _ in self.pending) * moments.mean.shape[1] > PENDING:
+            self.settle()
+        return _is_finite(moments.mean)
+
+    def settle(self) -> None:
+        """Merge the images that wait."""
+        if not self.pending:
+            return
+        rows = torch.cat([rows for rows, _ in self.pending])
+        moments = _joined([moments for _, moments in self.pending])
+        self.pending.clear()
+        present, place = torch.unique(rows, return_inverse=True)
+        if not self.need.by_class:
+            present, place = torch.zeros_like(present[:1]), torch.zeros_like(place)
+        self.grow(int(present.max()) + 1)
+        count = torch.bincount(place).to(DOUBLE)
+
+        def summed(values: Tensor) -> Tensor:
+            return values.new_zeros((len(present), values.shape[1])).index_add_(0, place, values)
+
+        new = {"mean": summed(moments.mean) / count[:, None]}
+        if moments.squares is not None:
+            between = self.weight * (moments.mean - new["mean"][place]).square()
+            new["squares"] = summed(moments.squares + between)
+        self.merge(present, count, new)
 
 
-def _weight(accumulator: Accumulator) -> float:
-    """Entries per image behind each mean."""
-    return 1.0 if accumulator.need.kind == "pixel moments" else float(accumulator.width)
+class SiteSums:
+    """The accumulators of one site, started by its first batch."""
+
+    def __init__(
+        self, needs: Sequence[Need], map_size: tuple[int, int], parameters: Mapping[str, Tensor]
+    ) -> None:
+        self.by_need: dict[Need, Accumulator] = {}
+        self._map_size, self._parameters = map_size, parameters
+        self._by_image = _by_source(need for need in needs if need.kind == "moments")
+        self._by_batch = _by_source(need for need in needs if need.kind != "moments")
+
+    def add(self, batch: Batch) -> bool:
+        """Add a batch; False where a sum of it is not finite."""
+        images, channels, pixels = batch.maps.shape
+        # A chunk of images passes through all sources while it is in a core's cache.
+        step = max(1, CHUNK // (channels * pixels)) if batch.maps.device.type == "cpu" else images
+        parts: dict[Need, list[Moments]] = {}
+        for first in range(0, images, step) if self._by_image else ():
+            for source, needs in self._by_image.items():
+                values = self._values(source, batch.maps[first : first + step])
+                for need in needs:
+                    parts.setdefault(need, []).append(_moments(values, need.squares))
+                    if need not in self.by_need:
+                        self.by_need[need] = _start(need, values)
+        finite = True
+        for need, moments in parts.items():
+            finite &= self.by_need[need].wait(batch.rows, _joined(moments))
+        for source, needs in self._by_batch.items():
+            values = self._values(source, batch.maps)
+            for need in needs:
+                if need not in self.by_need:
+                    self.by_need[need] = _start(need, values)
+                finite &= _add_batch(self.by_need[need], values, batch.rows)
+        return finite
+
+    def _values(self, source: Expr, maps: Tensor) -> Tensor:
+        """A source's values `[image, channel, column]` from maps of the same layout."""
+        if source == F:
+            return maps
+        values = evaluate_rows(source, maps.transpose(0, 1), self._map_size, self._parameters)
+        values = values if values.ndim == 3 else values.unsqueeze(-1)
+        return values.transpose(0, 1)
 
 
-def _moments(values: Tensor, inside: Tensor, count: Tensor, squares: bool) -> dict[str, Tensor]:
-    """Mean, and squared deviations from it, over all entries of each class: `[class, channel]`."""
+def _by_source(needs: Iterable[Need]) -> dict[Expr, list[Need]]:
+    groups: dict[Expr, list[Need]] = {}
+    for need in needs:
+        groups.setdefault(need.source, []).append(need)
+    return groups
+
+
+def _moments(values: Tensor, squares: bool) -> Moments:
+    """In the values' own precision around each map's mean, which loses nothing; sums are float64."""
     width = values.shape[-1]
-    means = values.sum(-1, dtype=DOUBLE) / width  # of each image's map
-    mean = inside @ means / count[:, None]
-    if not squares:
-        return {"mean": mean}
-    # Within the maps in their own precision around each map's mean, between the maps in float64.
-    spread = width * (means - inside.T @ mean).square()
-    if width > 1:
-        deviations = values - means.to(values.dtype).unsqueeze(-1)
-        spread = spread + torch.linalg.vector_norm(deviations, dim=-1).to(DOUBLE).square()
-    return {"mean": mean, "squares": inside @ spread}
+    if width == 1:
+        mean = values[..., 0].to(DOUBLE)
+        return Moments(mean, torch.zeros_like(mean) if squares else None)
+    near = values.mean(-1)
+    deviations = values - near.unsqueeze(-1)
+    # The mean of what is left corrects the rounding of the mean.
+    mean = near.to(DOUBLE) + deviations.sum(-1).to(DOUBLE) / width
+    return Moments(
+        mean, torch.linalg.vector_norm(deviations, dim=-1).to(DOUBLE).square() if squares else None
+    )
 
 
-def _pixel_moments(
-    values: Tensor, inside: Tensor, count: Tensor, squares: bool, shift: Tensor | None
-) -> dict[str, Tensor]:
-    """The same for each column: `[class, channel, pixel]`."""
-    if squares:
-        parts = [values if len(inside) == 1 else values[row.bool()] for row in inside]
-        means = [part.mean(0, dtype=DOUBLE) for part in parts]
-        spreads = [
-            torch.linalg.vector_norm(part - mean.to(part.dtype), dim=0).to(DOUBLE).square()
-            for part, mean in zip(parts, means, strict=True)
-        ]
-        return {"mean": torch.stack(means), "squares": torch.stack(spreads)}
-    if len(inside) == 1:
-        return {"mean": (values.sum(0, dtype=DOUBLE) / count)[None]}
-    if shift is not None:
-        values = values - shift
-    flat = values.reshape(values.shape[0], -1)
-    sums = (inside.to(flat.dtype) @ flat).to(DOUBLE).view(len(inside), *values.shape[1:])
-    mean = sums / count[:, None, None]
-    return {"mean": mean if shift is None else mean + shift.to(DOUBLE)}
+def _joined(parts: Sequence[Moments]) -> Moments:
+    if len(parts) == 1:
+        return parts[0]
+    squares = [part.squares for part in parts if part.squares is not None]
+    return Moments(torch.cat([part.mean for part in parts]), torch.cat(squares) if squares else None)
 
 
-def _products(values: Tensor, inside: Tensor, whole: bool) -> dict[str, Tensor]:
-    values = values.to(DOUBLE)
-    values = values.prod(-1) if whole else values
-    return {"product": torch.stack([values[row.bool()].prod(0) for row in inside])}
-
-
-def _scatter(into: Accumulator, values: Tensor) -> None:
-    """Outer products of each image's map with itself, in float64, around a point near the mean."""
-    step = max(1, CHUNK // values[:, 0].numel())
-    for first in range(0, values.shape[1], step):
-        channels = slice(first, first + step)
-        part = values[:, channels]
-        if into.shift is not None:
-            part = part - into.shift[channels]
-        part = part.to(DOUBLE).permute(1, 2, 0)
-        into.fields["sum"][0, channels] += part.sum(-1)
-        into.fields["scatter"][0, channels] += part @ part.transpose(1, 2)
+def _start(need: Need, values: Tensor) -> Accumulator:
+    """An empty accumulator with one row, for a source's values `[image, channel, column]`."""
+    _, channels, width = values.shape
+    shape = (
+        (1, channels, width) if need.kind in ("pixel moments", "pixel products", "scatter") else (1, channels)
+    )
+    zeros = torch.zeros(shape, dtype=DOUBLE, device=values.device)
+    match need.kind:
+        case "products" | "pixel products":
+            fields = {"product": torch.ones_like(zeros)}
+        case "scatter":
+            fields = {"sum": zeros, "scatter": zeros.unsqueeze(-1).repeat(1, 1, 1, width)}
+        case "pixel moments" if not need.squares:
+            fields = {"sum": zeros}
+        case _:
+            fields = {"mean": zeros} | ({"squares": zeros.clone()} if need.squares else {})
+    shift = _shift(values) if "sum" in fields else None
+    return Accumulator(need, torch.zeros(1, dtype=DOUBLE, device=values.device), fields, width, shift)
 
 
 def _shift(values: Tensor) -> Tensor | None:
     """A point to measure from, `[channel, 1]`: the first batch's means where values lie far from zero."""
     means = values.mean((0, 2), dtype=DOUBLE)
-    spread = torch.linalg.vector_norm(values - means.to(values.dtype)[:, None], dim=(0, 2)).to(DOUBLE)
-    spread = spread / (values.shape[0] * values.shape[2]) ** 0.5
+    deviations = values - means.to(values.dtype)[:, None]
+    spread = deviations.square().mean((0, 2), dtype=DOUBLE).sqrt()
     if not bool((means.abs() > FAR * spread).any()):
         return None
     return means.to(values.dtype)[:, None]
 
 
-def merge(
-    count: Tensor, have: dict[str, Tensor], more: Tensor, new: dict[str, Tensor], weight: float
+def _add_batch(into: Accumulator, values: Tensor, rows: Tensor) -> bool:
+    """Add a batch's values `[image, channel, column]`; False where a sum of them is not finite."""
+    present, place = torch.unique(rows, return_inverse=True)
+    if not into.need.by_class:
+        present, place = torch.zeros_like(present[:1]), torch.zeros_like(place)
+    into.grow(int(present.max()) + 1)
+    count = torch.bincount(place).to(DOUBLE)
+    if "sum" in into.fields:
+        if into.shift is not None:
+            values = values - into.shift
+        sums = values.new_zeros((len(present), *values.shape[1:])).index_add_(0, place, values)
+        new = {"sum": sums.to(DOUBLE)}
+        if "scatter" in into.fields:
+            _add_outer_products(into.fields["scatter"][0], values)
+    else:
+        parts = [values[place == k] if len(present) > 1 else values for k in range(len(present))]
+        statistic = {
+            "products": _product_of_all,
+            "pixel products": _product_of_columns,
+            "pixel moments": _moments_of_columns,
+        }[into.need.kind]
+        each = [statistic(part) for part in parts]
+        new = {name: torch.stack([fields[name] for fields in each]) for name in each[0]}
+    into.merge(present, count, new)
+    return all(_is_finite(value) for value in new.values())
+
+
+def _product_of_all(values: Tensor) -> dict[str, Tensor]:
+    return {"product": values.to(DOUBLE).prod(-1).prod(0)}
+
+
+def _product_of_columns(values: Tensor) -> dict[str, Tensor]:
+    return {"product": values.to(DOUBLE).prod(0)}
+
+
+def _moments_of_columns(values: Tensor) -> dict[str, Tensor]:
+    mean = values.mean(0, dtype=DOUBLE)
+    deviations = values - mean.to(values.dtype)
+    return {"mean": mean, "squares": torch.linalg.vector_norm(deviations, dim=0).to(DOUBLE).square()}
+
+
+def _add_outer_products(scatter: Tensor, values: Tensor) -> None:
+    """Add each image's map times itself, in float64, to `[channel, pixel, pixel]`."""
+    step = max(1, CHUNK // values[:, 0].numel())
+    for first in range(0, values.shape[1], step):
+        channels = slice(first, first + step)
+        part = values[:, channels].to(DOUBLE).permute(1, 2, 0)
+        scatter[channels] += part @ part.transpose(1, 2)
+
+
+def _is_finite(value: Tensor) -> bool:
+    """NaN and infinity stay in a sum."""
+    return bool(torch.isfinite(value.sum()))
+
+
+def merged_moments(
+    count: Tensor, have: Mapping[str, Tensor], more: Tensor, new: Mapping[str, Tensor], weight: float
 ) -> dict[str, Tensor]:
-    """The moments of two sets of images together; an empty set changes nothing."""
-    total = count + more
-    share = torch.where(total > 0, more / total.clamp(min=1), 0.0)
-    share, count = (_like(x, have["mean"]) for x in (share, count))
+    """The moments of two sets of images together; an empty set changes nothing.
+
+    weight: entries of an image behind each mean.
+    """
+    share = torch.where(more > 0, more / (count + more), 0.0)
+    share, count = _like(share, have["mean"]), _like(count, have["mean"])
     step = new["mean"] - have["mean"]
     result = {"mean": have["mean"] + share * step}
     if "squares" in have:
@@ -216,38 +318,39 @@ def total(accumulator: Accumulator) -> Accumulator:
     fields, count = accumulator.fields, accumulator.count
     if "product" in fields:
         together = {"product": fields["product"].prod(0, keepdim=True)}
+    elif "sum" in fields:
+        together = {"sum": fields["sum"].sum(0, keepdim=True)}
     else:
         weights = _like(count / count.sum(), fields["mean"])
         mean = (weights * fields["mean"]).sum(0, keepdim=True)
         together = {"mean": mean}
         if "squares" in fields:
-            between = _weight(accumulator) * _like(count, mean) * (fields["mean"] - mean).square()
+            between = accumulator.weight * _like(count, mean) * (fields["mean"] - mean).square()
             together["squares"] = (fields["squares"] + between).sum(0, keepdim=True)
-    return Accumulator(accumulator.need, count.sum()[None], together, accumulator.width)
+    return Accumulator(accumulator.need, count.sum()[None], together, accumulator.width, accumulator.shift)
 
 
 def others(accumulator: Accumulator) -> Accumulator:
     """For each class, all other classes as one: those before it merged with those after it."""
-    weight = _weight(accumulator)
     fields = {"count": accumulator.count, **accumulator.fields}
 
     def both(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, Tensor]:
         count = {"count": a["count"] + b["count"]}
         if "product" in a:
             return count | {"product": a["product"] * b["product"]}
-        return count | merge(a["count"], a, b["count"], b, weight)
+        if "sum" in a:
+            return count | {"sum": a["sum"] + b["sum"]}
+        return count | merged_moments(a["count"], a, b["count"], b, accumulator.weight)
 
     nothing = {
         name: torch.ones_like(value[:1]) if name == "product" else torch.zeros_like(value[:1])
         for name, value in fields.items()
     }
     before = _scan(fields, both, nothing)
-    after = {
-        name: value.flip(0)
-        for name, value in _scan({n: v.flip(0) for n, v in fields.items()}, both, nothing).items()
-    }
-    result = both(before, after)
-    return Accumulator(accumulator.need, result.pop("count"), result, accumulator.width)
+    flipped = _scan({name: value.flip(0) for name, value in fields.items()}, both, nothing)
+    result = both(before, {name: value.flip(0) for name, value in flipped.items()})
+    count = result.pop("count")
+    return Accumulator(accumulator.need, count, result, accumulator.width, accumulator.shift)
 
 
 def _scan(
@@ -255,7 +358,7 @@ def _scan(
     both: Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]],
     nothing: dict[str, Tensor],
 ) -> dict[str, Tensor]:
-    """What came before each row, merged, in as many steps as the number of rows has digits."""
+    """What came before each row, merged, in as many steps as the number of rows has binary digits."""
 
     def delayed(state: dict[str, Tensor], by: int) -> dict[str, Tensor]:
         return {

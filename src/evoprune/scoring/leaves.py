@@ -83,17 +83,13 @@ class StatisticLeaves:
         key = (gathered.need, leaf.over, channels.start, channels.stop)
         if key not in self._views:
             part = gathered.at(channels)
-            present = part.count > 0
-            if gathered.need.by_class and not bool(present.all()):
-                fields = {name: value[present] for name, value in part.fields.items()}
-                part = Accumulator(part.need, part.count[present], fields, part.width)
             self._views[key] = {"F": total, "F-": others}.get(leaf.over, lambda same: same)(part)
         return self._views[key]
 
     def _field(self, kind: str, view: Accumulator) -> Tensor:
         match kind:
             case "mean" | "pixel mean":
-                return view.fields["mean"]
+                return view.mean()
             case "var" | "pixel var":
                 entries = view.count * (view.width if kind == "var" else 1)
                 spread = view.fields["squares"]

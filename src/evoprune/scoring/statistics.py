@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from evoprune.errors import ScoringError
 from evoprune.expression.library import Function
 from evoprune.pruning.sites import Site, batch_norm_of, filters_of, first_read, layer_filters_of, maps_of
-from evoprune.scoring.accumulate import Accumulator, Batch, add, source_values, start
+from evoprune.scoring.accumulate import Accumulator, Batch, SiteSums
 from evoprune.scoring.data import Images, Labels
 from evoprune.scoring.plan import Need, Plan
 from evoprune.scoring.sample import Drawing, Sample
@@ -115,27 +115,22 @@ def gathered(
         return known
     device = device_of(model)
     aware = plans[True].label_aware
-    accumulators: dict[str, list[Accumulator | None]] = {name: [None] * len(n) for name, n in missing.items()}
+    sums = {
+        site.name: SiteSums(missing[site.name], site.map_size, parameters_of(model, site, device))
+        for site in sites
+        if missing[site.name]
+    }
     rows = _Rows()
     drawing = Drawing(sample_size, seed) if sampling else None
     digest = _Digest()
-    current: dict[str, Tensor] = {}
-    by_name = {site.name: site for site in sites}
+    places: list[Tensor] = []
 
     def see(site: Site, maps: Tensor) -> None:
-        maps = maps.float() if maps.dtype in (torch.float16, torch.bfloat16) else maps
-        batch = Batch(maps.flatten(2), current["rows"], current["inside"])
-        for i, need in enumerate(missing[site.name]):
-            values = source_values(need.source, batch.maps, site.map_size, parameters[site.name])
-            have = accumulators[site.name][i]
-            have = start(need, values) if have is None else have
-            if need.by_class:
-                _grow(have, len(rows.labels))
-            add(have, values, batch)
-            accumulators[site.name][i] = have
-            _refuse_non_finite(have, site, batch)
+        maps = maps.float() if maps.element_size() < 4 else maps
+        batch = Batch(maps.flatten(2), places[-1])
+        if not sums[site.name].add(batch):
+            _refuse_non_finite(batch.maps, site)
 
-    parameters = {name: parameters_of(model, by_name[name], device) for name in by_name}
     watched = [site for site in sites if missing[site.name]]
     with watching(model, watched, see, autocast) as forward:
         for batch, labels in images:
@@ -146,8 +141,9 @@ def gathered(
             if drawing is not None:
                 drawing.add(batch, kinds)
             if watched:
-                present, inside = _membership(kinds, len(batch))
-                current["rows"], current["inside"] = present.to(device), inside.to(device)
+                places[:] = [
+                    (torch.zeros(len(batch), dtype=torch.int64) if kinds is None else kinds).to(device)
+                ]
                 forward(batch)
             rows.count(kinds, len(batch))
     if not rows.images:
@@ -163,13 +159,10 @@ def gathered(
     )
     found = {}
     for site in sites:
-        new = tuple(each for each in accumulators[site.name] if each is not None)
+        new = tuple(_finished(each, len(rows.labels)) for each in _accumulators(sums.get(site.name)))
         old = known.sites[site.name].gathered if known is not None and site.name in known.sites else ()
-        for each in new:
-            if each.need.by_class:
-                _grow(each, len(rows.labels))
         kept = tuple(each for each in old if not any(more.need.covers(each.need) for more in new))
-        found[site.name] = SiteStatistics(site.channels, site.map_size, tuple(map(_on_cpu, new)) + kept)
+        found[site.name] = SiteStatistics(site.channels, site.map_size, new + kept)
     if known is not None:
         found = {**known.sites, **found}
     return Statistics(
@@ -221,35 +214,12 @@ class _Rows:
                 self.counts[int(kind)] += int(number)
 
 
-def _membership(kinds: Tensor | None, images: int) -> tuple[Tensor, Tensor]:
-    """The rows present in a batch, and which image belongs to which of them, `[present, image]`."""
-    if kinds is None:
-        return torch.zeros(1, dtype=torch.int64), torch.ones((1, images), dtype=torch.float64)
-    present, inverse = torch.unique(kinds, return_inverse=True)
-    return present, nn.functional.one_hot(inverse, len(present)).T.to(torch.float64)
-
-
-def _grow(accumulator: Accumulator, rows: int) -> None:
-    """Room for labels seen for the first time; doubled, so that it is made seldom."""
-    have = len(accumulator.count)
-    if have >= rows:
-        return
-    more = max(rows, 2 * have) - have
-    accumulator.count = torch.cat([accumulator.count, accumulator.count.new_zeros(more)])
-    for name, value in accumulator.fields.items():
-        empty = value.new_full((more, *value.shape[1:]), 1.0 if name == "product" else 0.0)
-        accumulator.fields[name] = torch.cat([value, empty])
-
-
-def _refuse_non_finite(accumulator: Accumulator, site: Site, batch: Batch) -> None:
-    """Name the site and channels of activations that are not finite: they stay in every sum they enter.
+def _refuse_non_finite(maps: Tensor, site: Site) -> None:
+    """Name the site and channels of maps `[image, channel, pixel]` that are not finite.
 
     A sum or product of finite ones that overflows is left to the functions that read it.
     """
-    rows = batch.rows if accumulator.need.by_class else slice(0, 1)
-    if all(bool(torch.isfinite(value[rows]).all()) for value in accumulator.fields.values()):
-        return
-    wrong = (~torch.isfinite(batch.maps)).any(-1).any(0).nonzero()[:, 0].tolist()
+    wrong = (~torch.isfinite(maps)).any(-1).any(0).nonzero()[:, 0].tolist()
     if wrong:
         some = ", ".join(map(str, wrong[:5])) + (" and more" if len(wrong) > 5 else "")
         raise ScoringError(
@@ -257,9 +227,18 @@ def _refuse_non_finite(accumulator: Accumulator, site: Site, batch: Batch) -> No
         )
 
 
-def _on_cpu(accumulator: Accumulator) -> Accumulator:
-    fields = {name: value.cpu() for name, value in accumulator.fields.items()}
-    return Accumulator(accumulator.need, accumulator.count.cpu(), fields, accumulator.width)
+def _accumulators(sums: SiteSums | None) -> list[Accumulator]:
+    return [] if sums is None else list(sums.by_need.values())
+
+
+def _finished(accumulator: Accumulator, classes: int) -> Accumulator:
+    """Everything merged, a row for each class, on the CPU."""
+    accumulator.settle()
+    rows = classes if accumulator.need.by_class else 1
+    accumulator.grow(rows)
+    fields = {name: value[:rows].cpu() for name, value in accumulator.fields.items()}
+    shift = None if accumulator.shift is None else accumulator.shift.cpu()
+    return Accumulator(accumulator.need, accumulator.count[:rows].cpu(), fields, accumulator.width, shift)
 
 
 @contextmanager
