@@ -229,7 +229,9 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             trail = Trail.foreign(axis, source.shape[axis])
         elif trail.dim != axis:
             if kind not in ("linear", "batch_norm", "instance_norm"):
-                self.labels.complain(trail.labels, f"{type(module).__name__} {name!r} along another axis")
+                self.labels.complain(
+                    trail.labels, f"{type(module).__name__} {name!r} works along another axis"
+                )
                 self.set_trail(output, Trail.lost(trail.labels))
                 return
             # Works along another axis, on every channel alike: its own tensors have no channel axis here.
@@ -277,7 +279,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         layer.kernel = prod(getattr(module, "kernel_size", ()))
         self.trace.layers[name], self._modules[name] = layer, module
         if kind != "select" and _has_made_weights(module):
-            what = f"{type(module).__name__} {name!r}, whose weight is computed (parametrized or masked)"
+            what = f"the weight of {type(module).__name__} {name!r} is computed (parametrized or masked)"
             self.labels.complain([*layer.in_ids.tolist(), *layer.out_ids.tolist()], what)
         return layer
 
@@ -328,7 +330,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     continue
                 if [len(a) for a in axes] != [len(a) for a in other[1]] or layer.groups != other[0].groups:
                     both = np.concatenate([*axes, *other[1]]).tolist()
-                    self.labels.complain(both, f"{layer.name!r} and {other[0].name!r}, which share {name!r}")
+                    self.labels.complain(both, f"{layer.name!r} and {other[0].name!r} share {name!r}")
                     continue
                 for mine, its in zip(axes, other[1], strict=True):
                     self.labels.unite(mine, its)

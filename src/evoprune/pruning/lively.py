@@ -82,7 +82,8 @@ def _set_norm(module: Any, seen: Tensor, generator: torch.Generator) -> None:
     flat = seen.movedim(1, 0).flatten(1) if seen.ndim > 1 else seen[:, None]
     if module.running_mean is not None:
         module.running_mean.copy_(flat.mean(dim=1))
-        variance = flat.var(dim=1, unbiased=False).clamp(min=1e-2)
+        # Where a channel has one value only, its variance says nothing, and must not blow it up.
+        variance = flat.var(dim=1, unbiased=False).clamp(min=max(1e-2, 0.25 * float(flat.square().mean())))
         module.running_var.copy_(variance * _uniform(variance, 0.7, 1.4, generator))
     if module.weight is not None:
         module.weight.copy_(_uniform(module.weight, 0.5, 1.5, generator))

@@ -90,7 +90,7 @@ class Call:
         """Complain about every channel that goes into the operation."""
         trails = [trail for tensor in self.tensors() if (trail := self.trail_of(tensor)) is not None]
         labels = frozenset[int]().union(*(trail.labels for trail in trails))
-        self.labels.complain(labels, f"{self.where}{why and ', which ' + why}")
+        self.labels.complain(labels, f"{self.where}{why and ', which ' + why} mixes or loses them")
         return Trail.lost(labels)
 
 
@@ -149,7 +149,7 @@ def _one_operand(call: Call, source: Tensor, trail: Trail) -> Trail:
         return trail if dim < source.ndim - SPATIAL[name] else call.mixes()
     if name in RESHAPES:
         return reshaped(trail, tuple(source.shape), tuple(call.result.shape)) or call.mixes(
-            "cuts the channel axis apart or folds it into another, as a channel shuffle does"
+            "cuts the channel axis apart or folds it into another, as a channel shuffle does,"
         )
     if name in ALONG:
         return _along(call, source, trail, dim)
@@ -256,7 +256,7 @@ def _pointwise(call: Call) -> Trail:
         for tensor in tensors:
             trail = call.trail_of(tensor)
             if spans(tensor) and (trail is None or trail.dim is None):
-                call.mixes(f"meets a tensor of {size} channels that no layer made")
+                call.mixes(f"brings in a tensor of {size} channels that no layer made,")
                 break
     first = met[0][1]
     for _, trail in met[1:]:
@@ -280,6 +280,8 @@ def reshaped(trail: Trail, old: Sequence[int], new: Sequence[int]) -> Trail | No
     assert trail.dim is not None
     size, lead, rest = old[trail.dim], prod(old[: trail.dim]), prod(old[trail.dim + 1 :])
     for axis, count in enumerate(new):  # the axis as it was
+        if axis == 0 and trail.dim > 0 and size == 1:
+            continue  # that is one image, and not one channel
         if count == size and prod(new[:axis]) == lead and prod(new[axis + 1 :]) == rest:
             return replace(trail, dim=axis)
     for axis, count in enumerate(new):  # folded together with axes around it, but never with the images

@@ -135,7 +135,10 @@ def prune(
         model, example_inputs, selection=selection, ignore=ignore, flatten_features=flatten_features
     )
     if not surgeon.sites:
-        raise SiteError("the network has no site whose channels can be removed")
+        reasons = dict.fromkeys(what for _, what in surgeon.structure.trace.complaints)
+        raise SiteError(
+            "the network has no site whose channels can be removed" + "".join(f"\n  {r}" for r in reasons)
+        )
     rule.check(surgeon.sites)
     scorer, what = _scorer(function_or_scores, surgeon, data, device=device, seed=seed)
     if steps > 1 and what["scores"] == "given":
