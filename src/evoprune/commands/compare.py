@@ -31,6 +31,7 @@ def main(
     from rich.console import Console
 
     from evoprune.tasks.compare import compare
+    from evoprune.tasks.importances import check_method
     from evoprune.tasks.progress import TrainingProgress
     from evoprune.tasks.store import write_bytes
 
@@ -38,7 +39,10 @@ def main(
         raise ConfigError(f"--seeds must be 1 or more, got {seeds}")
     if not functions:
         raise ConfigError("--functions needs at least one function")
+    for function in functions:
+        check_method(function)
     task = which.open(cut=how)
+    task.check()
     with TrainingProgress(f"{task.name}: base") as progress:
         task.base(progress)
     console = Console(stderr=True, soft_wrap=True)

@@ -28,10 +28,13 @@ def main(
         on: The images that judge: test for a final result, validation while you still choose.
         output: Save the pruned network in this folder, without pickle.
     """
+    from evoprune.tasks.importances import check_method
     from evoprune.tasks.progress import TrainingProgress
     from evoprune.tasks.results import paper_row
 
+    check_method(function)
     task = which.open(cut=how)
+    task.check()
     with TrainingProgress(f"{task.name}: base") as progress:
         task.base(progress)
     kept = task.kept(function, seed=seed)

@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from evoprune.errors import ConfigError
+from evoprune.tasks.importances import check_method
 from evoprune.tasks.paired import holm, paired_p
 from evoprune.tasks.results import Kept, On, Result, aligned
 from evoprune.tasks.training import Watcher
@@ -138,10 +139,11 @@ def compare(
     if not functions or not seeds:
         raise ConfigError("a comparison needs at least one function and one seed")
     names = list(dict.fromkeys([*functions, *ALWAYS]))
+    for name in names:
+        check_method(name)
     items = []
-    for (
-        seed
-    ) in seeds:  # all functions with one seed before the next, so that an early stop leaves whole pairs
+    # All functions with one seed before the next, so that an early stop leaves whole pairs.
+    for seed in seeds:
         for name in names:
             kept = task.kept(name, seed=seed)
             watcher = watch(f"{name}, seed {seed}")

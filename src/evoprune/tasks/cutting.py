@@ -35,6 +35,7 @@ def surgeon_of(network: nn.Module, example: torch.Tensor, cut: Cut) -> Surgeon:
 def kept_by(surgeon: Surgeon, cut: Cut, scores: Mapping[str, Any], *, sampled: bool = False) -> Kept:
     """The channels that these scores keep; where they are all alike, the first ones."""
     checked = dict(checked_scores(surgeon.sites, scores))
+    given = {name: torch.from_numpy(values) for name, values in checked.items()}
     constant = tuple(name for name, values in checked.items() if is_constant(values))
     # Rounding must not decide where the function does not.
     checked |= {name: np.zeros_like(checked[name]) for name in constant}
@@ -42,7 +43,7 @@ def kept_by(surgeon: Surgeon, cut: Cut, scores: Mapping[str, Any], *, sampled: b
         kept = select(surgeon.sites, checked, _rule(cut), _share(surgeon, cut))
     else:
         kept = choose(surgeon.sites, checked, counts(surgeon, cut))
-    return Kept(kept, constant, sampled)
+    return Kept(kept, constant, sampled, given)
 
 
 def is_constant(scores: npt.NDArray[np.float64]) -> bool:
@@ -53,6 +54,7 @@ def is_constant(scores: npt.NDArray[np.float64]) -> bool:
 def counts(surgeon: Surgeon, cut: Cut) -> dict[str, int]:
     """How many channels each site keeps; no function has a say in it."""
     if not cut.kept:
+        _rule(cut).check(surgeon.sites)
         return site_counts(surgeon.sites, _rule(cut), _share(surgeon, cut))
     channels = {site.name: site.channels for site in surgeon.sites}
     for name, count in cut.kept.items():

@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.nn import functional
 
+from evoprune.config import unknown_key
+from evoprune.errors import ExpressionError
+from evoprune.expression.check import check_scalar
+from evoprune.expression.library import resolve
+
 if TYPE_CHECKING:
     from evoprune.tasks.task import Task
 
@@ -21,6 +26,17 @@ IMPORTANCES: dict[str, tuple[str, Mapping[str, Any], bool]] = {
     "tp_lamp": ("LAMPImportance", {}, False),
     "tp_taylor": ("TaylorImportance", {}, True),
 }
+
+
+def check_method(name: str) -> None:
+    """Refuse what is neither an importance nor a function that gives a score, before anything is trained."""
+    if name in IMPORTANCES:
+        return
+    if name.startswith("tp_"):
+        raise ExpressionError(unknown_key(name, IMPORTANCES, what="importance of Torch-Pruning"))
+    expr = resolve(name).expr
+    if expr is not None:
+        check_scalar(expr)
 
 
 def importance_scores_of(task: Task, name: str) -> Mapping[str, Tensor]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
+
+from torch import Tensor
 
 from evoprune.errors import SavedFileError
 
@@ -18,12 +20,14 @@ class Kept:
     """Which channels stay, in ascending order, by site.
 
     `constant` names the sites at which the function scored all channels alike, so that the cut there goes by
-    index; `sampled` says that it was evaluated on a sample of the scoring images.
+    index; `sampled` says that it was evaluated on a sample of the scoring images. `scores` are `[channel]`
+    by site.
     """
 
     channels: Mapping[str, tuple[int, ...]]
     constant: tuple[str, ...] = ()
     sampled: bool = False
+    scores: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def key(self) -> str:
@@ -73,7 +77,7 @@ class Result:
     def of(cls, table: Mapping[str, Any], where: object = "a result") -> Result:
         """What `table` wrote."""
         try:
-            return cls(**{field.name: table[field.name] for field in fields(cls)})
+            return cls(**{each.name: table[each.name] for each in fields(cls)})
         except KeyError as error:
             raise SavedFileError(f"{where} has no {error}; remove it to have it made anew") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import inspect
@@ -14,16 +15,16 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+import evoprune
 from evoprune import config
 from evoprune.errors import ConfigError, SavedFileError, TrainingError
 from evoprune.expression.library import resolve
 from evoprune.pruning.prune import Pruned
 from evoprune.pruning.surgery import Surgeon
-from evoprune.scoring.score import Scores, score
 from evoprune.tasks.batches import Batches, Split
-from evoprune.tasks.cutting import kept_by, surgeon_of
+from evoprune.tasks.cutting import counts, kept_by, surgeon_of
 from evoprune.tasks.datasets import Data, load_data, named_shape, stratified
-from evoprune.tasks.importances import IMPORTANCES, importance_scores_of
+from evoprune.tasks.importances import IMPORTANCES, check_method, importance_scores_of
 from evoprune.tasks.results import Kept, On, Result, channels_key
 from evoprune.tasks.settings import Settings, changed, settings
 from evoprune.tasks.store import read_json, read_tensors, read_weights, write_json, write_tensors
@@ -183,12 +184,18 @@ class Task:
         """Cuts the base network; its sites are where channels can go."""
         return surgeon_of(self.base().network, self.example(), self.settings.cut)
 
+    def check(self) -> None:
+        """Refuse a cut that does not fit the network, without training it first."""
+        cut = self.settings.cut
+        counts(surgeon_of(self.untrained(), self.example(), cut), cut)
+
     def kept(self, function: str, *, seed: int = 0) -> Kept:
         """The channels that a function keeps: a name of the library, a text, or `tp_…` of Torch-Pruning.
 
         The function is evaluated on the scoring images and the base network, from statistics that are
         gathered once. `seed` is for the function `random`, which draws.
         """
+        check_method(function)
         drawn = function not in IMPORTANCES and resolve(function).expr is None
         key = f"kept {function} {seed if drawn else ''}"
         if key not in self._made:
@@ -204,16 +211,42 @@ class Task:
         sampled = "sample" in scored.modes[name].values()
         return kept_by(self.surgeon, self.settings.cut, scored[name], sampled=sampled)
 
-    def _scored(self, function: str, seed: int) -> Scores:
+    def _scored(self, function: str, seed: int) -> evoprune.Scores:
         network, sites = self.base().network, self.surgeon.sites
         if resolve(function).expr is None:
-            return score(network, function, sites=sites, seed=seed)
-        known = self._made.get("statistics")
-        data = Batches(self.scoring)
-        scored = score(network, function, data, sites=sites, seed=self.settings.base_seed, statistics=known)
-        if scored.statistics is not None:
+            return evoprune.score(network, function, sites=sites, seed=seed)
+        known = self._statistics()
+        scored = evoprune.score(
+            network,
+            function,
+            Batches(self.scoring),
+            sites=sites,
+            seed=self.settings.base_seed,
+            statistics=known,
+        )
+        if scored.statistics is not None and scored.statistics is not known:
             self._made["statistics"] = scored.statistics
+            if (place := self._statistics_folder) is not None:
+                scored.statistics.save(place)
         return scored
+
+    def _statistics(self) -> evoprune.Statistics | None:
+        """What was gathered before, here or by another process."""
+        place = self._statistics_folder
+        if "statistics" not in self._made and place is not None and place.is_dir():
+            # Damaged ones, or two halves of different writers: they can be gathered again.
+            with contextlib.suppress(SavedFileError):
+                self._made["statistics"] = evoprune.Statistics.load(place)
+        return self._made.get("statistics")
+
+    @cached_property
+    def _statistics_folder(self) -> Path | None:
+        """Statistics are of one network, of images in their order, and of one set of sites."""
+        if self.folder is None:
+            return None
+        sites = [f"{site.name} {site.channels}" for site in self.surgeon.sites]
+        parts = [self._base_key, self.scoring.key(), *sites]
+        return self.folder / f"statistics-{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"
 
     # --- evaluating -------------------------------------------------------------------------------------
 
@@ -291,12 +324,13 @@ class Task:
         return Pruned(
             network=network,
             kept={site: tuple(channels) for site, channels in kept.channels.items()},
-            scores={},
+            scores=kept.scores,
             before=costs.cost({}),
             after=costs.cost(kept.counts),
             sites=self.surgeon.sites,
             made={"task": self.spec, **made},
             original=self.base().network,
+            example_inputs=self.example(),
         )
 
     @cached_property
@@ -347,11 +381,15 @@ def build(network: str, options: Mapping[str, Any]) -> nn.Module:
         ]
         raise ConfigError(config.unknown_key(name, made, where=module_name, what="factory"))
     try:
-        inspect.signature(factory).bind(**options)
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # what is written in C may have none
+        signature = inspect.signature(lambda **options: None)
+    try:
+        signature.bind(**options)
     except TypeError as error:
         raise ConfigError(
             f"network {network!r} cannot be called with the options {dict(options)}: {error}; "
-            f"it takes {inspect.signature(factory)}"
+            f"it takes {signature}"
         ) from None
     made = factory(**options)
     if not isinstance(made, nn.Module):
