@@ -16,6 +16,7 @@ from torch import Tensor
 from evoprune.expression.tree import Expr
 from evoprune.scoring.execute import evaluate_rows
 from evoprune.scoring.plan import F, Need
+from evoprune.scoring.steps import compile
 
 DOUBLE = torch.float64
 
@@ -96,7 +97,7 @@ class Accumulator:
         if "product" in new:
             self.fields["product"][rows] *= new["product"]
         elif "sum" in new:
-            self.fields["sum"][rows] += new["sum"]
+            self.fields["sum"].index_add_(0, rows, new["sum"])
         else:
             have = {name: value[rows] for name, value in self.fields.items()}
             for name, value in merged_moments(self.count[rows], have, count, new, self.weight).items():
@@ -143,6 +144,7 @@ class SiteSums:
         self._map_size, self._parameters = map_size, parameters
         self._by_image = _by_source(need for need in needs if need.kind == "moments")
         self._by_batch = _by_source(need for need in needs if need.kind != "moments")
+        self._programs = {need.source: compile([need.source]) for need in needs}
 
     def add(self, batch: Batch) -> bool:
         """Add a batch; False where a sum of it is not finite."""
@@ -172,7 +174,8 @@ class SiteSums:
         """A source's values `[image, channel, column]` from maps of the same layout."""
         if source == F:
             return maps
-        values = evaluate_rows(source, maps.transpose(0, 1), self._map_size, self._parameters)
+        program = self._programs[source]
+        values = evaluate_rows(program, maps.transpose(0, 1), self._map_size, self._parameters)
         values = values if values.ndim == 3 else values.unsqueeze(-1)
         return values.transpose(0, 1)
 

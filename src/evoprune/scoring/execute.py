@@ -8,7 +8,7 @@ channels, and broadcast.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from evoprune.expression.tree import Expr
 from evoprune.expression.vocabulary import TINY
-from evoprune.scoring.steps import CHANNEL, CLASS, LAYER, Program, Step, compile
+from evoprune.scoring.steps import CHANNEL, CLASS, LAYER, KernelSum, Program, Step, compile
 
 BUDGET = 2**23
 """Entries (64 MiB) that the largest value of a chunk of channels and classes may have."""
@@ -82,13 +82,12 @@ def _per_class(program: Program, step: int) -> bool:
 
 
 def evaluate_rows(
-    source: Expr, maps: Tensor, map_size: tuple[int, int], known: Mapping[str, Tensor]
+    program: Program, maps: Tensor, map_size: tuple[int, int], known: Mapping[str, Tensor]
 ) -> Tensor:
     """A value with a row per image, `[channel, image, …]`, in the precision of the maps.
 
     maps: `[channel, image, pixel]`; known: operands that are not maps, `[1, channel or 1, …]`.
     """
-    program = compile([source])
     values: dict[int, Tensor] = {}
     for i, step in enumerate(program.steps):
         if step.leaf is None:
@@ -305,11 +304,29 @@ def _distances(x: Tensor, y: Tensor) -> Tensor:
     return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
 
 
+def gaussian(x: Tensor, y: Tensor) -> Tensor:
+    """exp(−‖a−b‖²/2) between rows `[…, row, column]`.
+
+    Distances come from a matrix product where that costs no digits: an absolute error of ‖a‖² · 1e-16 in
+    the exponent.
+    """
+    middle = y.mean(-2, keepdim=True)
+    a, b = x - middle, y - middle
+    of_a, of_b = a.square().sum(-1, keepdim=True), b.square().sum(-1, keepdim=True)
+    if not float(of_a.amax()) + float(of_b.amax()) < NEAR:
+        return torch.exp(-_distances(x, y).square() / 2)
+    squared = of_a + of_b.transpose(-1, -2) - 2 * (a @ b.transpose(-1, -2))
+    return squared.clamp_(min=0).mul_(-0.5).exp_()
+
+
+NEAR = 1e5
+"""Squared lengths of rows up to which a matrix product gives their distances to 1e-10."""
+
+
 def _rbf(call: _Call) -> Tensor:
     x, y = _rows(call.x), _rows(call.y)
     columns = max(x.shape[-1], y.shape[-1])
-    x, y = (_pad(each, [columns], 0.0) for each in (x, y))
-    return torch.exp(-_distances(x, y).square() / 2)
+    return gaussian(_pad(x, [columns], 0.0), _pad(y, [columns], 0.0))
 
 
 def _geo(call: _Call) -> Tensor:
@@ -367,9 +384,12 @@ class ArrayLeaves:
     batch_norm: Tensor | None
     inside: tuple[Tensor, ...]
     outside: tuple[Tensor, ...]
+    _kernels: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def value(self, step: Step, channels: slice, classes: Sequence[int]) -> Tensor:
         match step.leaf:
+            case KernelSum(first, second):
+                return self._kernel_sum(first, second, channels, classes)
             case "F":
                 return _given(self.maps)[None, channels].to(torch.float64)
             case "F+":
@@ -395,6 +415,32 @@ class ArrayLeaves:
         for k, images in enumerate(self.inside):
             by_size.setdefault(len(images), []).append(k)
         return list(by_size.values())
+
+    def _kernel_sum(self, first: str, second: str, channels: slice, classes: Sequence[int]) -> Tensor:
+        """Of each class: the blocks between images of it, of others, or of all."""
+        key = (channels.start, channels.stop)
+        if key not in self._kernels:
+            self._kernels.clear()
+            self._kernels[key] = self._blocks(channels)
+        blocks = self._kernels[key]
+        if first == second == "F":
+            return blocks.sum((-2, -1))[None]
+        own = torch.eye(blocks.shape[-1], dtype=blocks.dtype, device=blocks.device)[list(classes)]
+        of = {"F": torch.ones_like(own), "F+": own, "F-": 1 - own}
+        return torch.einsum("ki,cij,kj->kc", of[first], blocks, of[second])
+
+    def _blocks(self, channels: slice) -> Tensor:
+        """Sums of the Gaussian kernel between the images of each two classes, `[channel, class, class]`."""
+        maps = _given(self.maps)[channels]
+        groups = self.inside or (torch.arange(maps.shape[1]),)
+        inside = torch.zeros((len(groups), maps.shape[1]), dtype=torch.float64)
+        for row, images in zip(inside, groups, strict=True):
+            row[images] = 1.0
+        blocks = []
+        for channel in maps:  # one at a time: a kernel matrix has images² entries
+            rows = channel.to(torch.float64)
+            blocks.append(inside @ gaussian(rows, rows) @ inside.T)
+        return torch.stack(blocks)
 
     def _rows(self, channels: slice, images: list[Tensor]) -> Tensor:
         maps = _given(self.maps)[channels]

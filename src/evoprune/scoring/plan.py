@@ -19,10 +19,19 @@ from evoprune.expression.library import Function, resolve
 from evoprune.expression.shapes import SCALAR, Axis, Shape
 from evoprune.expression.tree import Expr
 from evoprune.expression.vocabulary import OPERATORS
-from evoprune.scoring.steps import CHANNEL, CLASS, LAYER, SCOPE_OF_OPERAND, Program, Step, rho_of
+from evoprune.scoring.steps import (
+    CHANNEL,
+    CLASS,
+    LAYER,
+    MAPS,
+    SCOPE_OF_OPERAND,
+    Program,
+    Step,
+    reachable,
+    rho_of,
+)
 
 F = Expr("F")
-MAPS = frozenset({"F", "F+", "F-"})
 
 
 # What a leaf of the plan can be, beside an operand's name.
@@ -172,7 +181,7 @@ def plan(functions: str | Expr | Function | Iterable[str | Expr | Function], *, 
             streamed.append(position)
         except _NeedsRows as reason:
             sampled.append((position, str(reason)))
-    program = _reachable(planner.steps, roots)
+    program = reachable(planner.steps, roots)
     leaves = [step.leaf for step in program.steps if isinstance(step.leaf, Statistic)]
     needs = merged(need for need in map(need_of, leaves) if need is not None)
     return Plan(found, needs, program, tuple(streamed), tuple(sampled))
@@ -628,16 +637,3 @@ def _simple(expr: Expr) -> Expr:
 def _short(node: Expr) -> str:
     text = str(node)
     return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-def _reachable(steps: list[Step], roots: list[int]) -> Program:
-    """The steps that the roots need, renumbered."""
-    needed = set(roots)
-    for i in range(len(steps) - 1, -1, -1):
-        if i in needed:
-            needed.update(steps[i].args)
-    places = {old: new for new, old in enumerate(sorted(needed))}
-    kept = tuple(
-        replace(steps[old], args=tuple(places[arg] for arg in steps[old].args)) for old in sorted(needed)
-    )
-    return Program(kept, tuple(places[root] for root in roots))

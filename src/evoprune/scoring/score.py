@@ -19,7 +19,7 @@ from evoprune.scoring.arrays import random_scores
 from evoprune.scoring.data import Images, images_of
 from evoprune.scoring.execute import array_leaves, evaluate
 from evoprune.scoring.leaves import StatisticLeaves
-from evoprune.scoring.plan import MAPS, Plan, plan
+from evoprune.scoring.plan import Plan, plan
 from evoprune.scoring.sample import Sample
 from evoprune.scoring.statistics import (
     Statistics,
@@ -31,7 +31,7 @@ from evoprune.scoring.statistics import (
     plan_at,
     watching,
 )
-from evoprune.scoring.steps import compile
+from evoprune.scoring.steps import MAPS, compile
 
 if TYPE_CHECKING:
     import pandas

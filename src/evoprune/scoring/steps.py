@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evoprune.expression.check import infer
 from evoprune.expression.shapes import Shape
@@ -12,14 +12,26 @@ from evoprune.expression.vocabulary import DEFAULT_RHO
 
 # How often a step's value must be computed: once for the layer, for each channel, for each class.
 LAYER, CHANNEL, CLASS = 0, 1, 2
+MAPS = frozenset({"F", "F+", "F-"})
 SCOPE_OF_OPERAND = {"W": LAYER, "W_I": CHANNEL, "B": CHANNEL, "F": CHANNEL, "F+": CLASS, "F-": CLASS}
+
+
+@dataclass(frozen=True)
+class KernelSum:
+    """The sum of all entries of rbf(A, B), A and B being `F`, `F+` or `F-`.
+
+    All of them are sums over blocks of one matrix between all images, which no class has to compute anew.
+    """
+
+    first: str
+    second: str
 
 
 @dataclass(frozen=True)
 class Step:
     """One value: a leaf, or an operator on the values of earlier steps.
 
-    `leaf` is what the executor must look up (an operand's name, or a statistic); None for operators.
+    `leaf` is what the executor must look up: an operand by name, a statistic, a KernelSum; None for operators.
     `rho` is what `ridge` adds, or what `inv` adds to a square matrix.
     """
 
@@ -49,13 +61,33 @@ def compile(expressions: Iterable[Expr]) -> Program:
         for node in root.distinct():
             if node in place:
                 continue
-            args = tuple(place[arg] for arg in node.args)
-            leaf = None if node.args else node.name
-            scope = max((steps[i].scope for i in args), default=0) if args else SCOPE_OF_OPERAND[node.name]
             place[node] = len(steps)
+            leaf = _leaf(node)
+            args = () if leaf else tuple(place[arg] for arg in node.args)
+            scope = max(SCOPE_OF_OPERAND[name] for name in node.operands)
             steps.append(Step(node.name, args, shapes[node], scope, rho_of(node, shapes), leaf))
         roots.append(place[root])
-    return Program(tuple(steps), tuple(roots))
+    return reachable(steps, roots)
+
+
+def reachable(steps: list[Step], roots: list[int]) -> Program:
+    """The steps that the roots need, renumbered."""
+    needed = set(roots)
+    for i in range(len(steps) - 1, -1, -1):
+        if i in needed:
+            needed.update(steps[i].args)
+    places = {old: new for new, old in enumerate(sorted(needed))}
+    kept = tuple(replace(steps[old], args=tuple(places[arg] for arg in steps[old].args)) for old in places)
+    return Program(kept, tuple(places[root] for root in roots))
+
+
+def _leaf(node: Expr) -> object:
+    if not node.args:
+        return node.name
+    inner = node.args[0]
+    if node.name == "sum_g" and inner.name == "rbf" and all(arg.name in MAPS for arg in inner.args):
+        return KernelSum(inner.args[0].name, inner.args[1].name)
+    return None
 
 
 def rho_of(node: Expr, shapes: dict[Expr, Shape]) -> float:
