@@ -142,7 +142,9 @@ class UNet(nn.Module):
         self.enter = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU())
         self.down = nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(6, 8, 3, padding=1), nn.LeakyReLU(0.1))
         self.up = nn.ConvTranspose2d(8, 5, 2, stride=2)
-        self.leave = nn.Sequential(nn.Conv2d(11, 6, 3, padding=1), nn.InstanceNorm2d(6, affine=True), nn.ReLU())
+        self.leave = nn.Sequential(
+            nn.Conv2d(11, 6, 3, padding=1), nn.InstanceNorm2d(6, affine=True), nn.ReLU()
+        )
         self.smooth = nn.ConvTranspose2d(6, 6, 3, padding=1, groups=6)
         self.pixels = nn.Conv2d(6, 2, 1)
 

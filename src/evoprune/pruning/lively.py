@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from evoprune.pruning.follow import Layer, call_network
 from evoprune.pruning.sites import Structure
 
+LEVEL = 2.0
+
 
 def enliven(network: nn.Module, structure: Structure, inputs: Any, generator: torch.Generator) -> None:
     """Give the network (in eval mode), in place, lively weights for these inputs."""
@@ -67,27 +69,26 @@ def _set_weights(module: Any, layer: Layer, generator: torch.Generator) -> bool:
 
 
 def _center(module: Any, layer: Layer, output: Tensor) -> None:
-    """Bring the outputs to a moderate size, and where there is a bias, above zero."""
+    """Bring the outputs to size one, and where there is a bias, to around `LEVEL`."""
     if "weight" not in module._parameters:
         return
-    scale = output.std().clamp(min=1e-3) if output.numel() > 1 else output.abs().mean().clamp(min=1e-3)
-    module.weight.div_(scale)
+    size = output.square().mean().sqrt().clamp(min=1e-3)
+    module.weight.div_(size)
     if module.bias is not None:
         axis = output.ndim - 1 if layer.kind == "linear" else output.ndim - 1 - len(module.kernel_size)
-        means = output.movedim(axis, 0).flatten(1).mean(dim=1) / scale
-        module.bias.copy_(0.5 - means)
+        module.bias.copy_(LEVEL - output.movedim(axis, 0).flatten(1).mean(dim=1) / size)
 
 
 def _set_norm(module: Any, seen: Tensor, generator: torch.Generator) -> None:
     flat = seen.movedim(1, 0).flatten(1) if seen.ndim > 1 else seen[:, None]
     if module.running_mean is not None:
         module.running_mean.copy_(flat.mean(dim=1))
-        # Where a channel has one value only, its variance says nothing, and must not blow it up.
-        variance = flat.var(dim=1, unbiased=False).clamp(min=max(1e-2, 0.25 * float(flat.square().mean())))
-        module.running_var.copy_(variance * _uniform(variance, 0.7, 1.4, generator))
+        # Not the variance alone: what masked channels take away is of the size of the mean.
+        size = flat.var(dim=1, unbiased=False) + flat.square().mean()
+        module.running_var.copy_(size.clamp(min=1e-3) * _uniform(size, 0.7, 1.4, generator))
     if module.weight is not None:
         module.weight.copy_(_uniform(module.weight, 0.5, 1.5, generator))
-        module.bias.copy_(_uniform(module.bias, 0.2, 0.8, generator))
+        module.bias.copy_(_uniform(module.bias, LEVEL - 0.5, LEVEL + 0.5, generator))
 
 
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:

@@ -41,38 +41,36 @@ class Verifier:
         self._structure = structure
         self._cut = cut
         self._dtype = _working_dtype(model)
-        self._pair = self._references(self._dtype)
-        self._exact: tuple[_Reference, _Reference] | None = None
+        self._original = self._reference(self._dtype)
+        # In double precision, so that channels of little effect show as well.
+        self._lively = self._reference(torch.float64)
+        with untouched_randomness(self._lively.inputs):
+            generator = torch.Generator().manual_seed(SEED)
+            enliven(self._lively.network, structure, self._lively.inputs, generator)
 
     def check(self, pruned: nn.Module, kept: Kept) -> None:
         """Raise `SurgeryError` unless the pruned network is the original without the other channels."""
         self._check_tensors(pruned, kept)
-        problem = self._problem(self._pair, pruned, kept)
-        if problem is not None and self._dtype != torch.float64:
-            # Deep networks can blow rounding up; in double precision there is no such excuse.
-            self._exact = self._exact or self._references(torch.float64)
-            problem = self._problem(self._exact, pruned, kept)
+        problem = self._problem(pruned, kept)
         if problem is not None:
             raise SurgeryError(f"{self._guilty(kept)}: the pruned network {problem}")
 
-    def _references(self, dtype: torch.dtype) -> tuple[_Reference, _Reference]:
-        """The original to compare with, as it is and with lively weights."""
+    def _reference(self, dtype: torch.dtype) -> _Reference:
         inputs = _noise(self._example_inputs, dtype)
-        lively = _prepared(self._model, dtype)
-        with untouched_randomness(inputs):
-            enliven(lively, self._structure, inputs, torch.Generator().manual_seed(SEED))
-        return (
-            _Reference(_prepared(self._model, dtype), self._structure.sites, inputs, dtype),
-            _Reference(lively, self._structure.sites, inputs, dtype),
-        )
+        return _Reference(_prepared(self._model, dtype), self._structure.sites, inputs, dtype)
 
-    def _problem(self, pair: tuple[_Reference, _Reference], pruned: nn.Module, kept: Kept) -> str | None:
-        original, lively = pair
+    def _problem(self, pruned: nn.Module, kept: Kept) -> str | None:
         # The network may have been trained since the last cut.
-        _copy_values(self._model, original.network)
-        return original.difference(_prepared(pruned, original.dtype), kept) or lively.difference(
-            self._cut(lively.network, self._structure, kept), kept
-        )
+        _copy_values(self._model, self._original.network)
+        problem = self._original.difference(_prepared(pruned, self._dtype), kept)
+        if problem is not None and self._dtype != torch.float64:
+            # Deep networks can blow rounding up; in double precision there is no such excuse.
+            exact = self._reference(torch.float64)
+            problem = exact.difference(_prepared(pruned, torch.float64), kept)
+        return problem or self._lively_problem(kept)
+
+    def _lively_problem(self, kept: Kept) -> str | None:
+        return self._lively.difference(self._cut(self._lively.network, self._structure, kept), kept)
 
     def _guilty(self, kept: Kept) -> str:
         """The sites whose cut alone shows the mismatch."""
@@ -82,9 +80,8 @@ class Verifier:
             alone = {**whole, site.name: kept[site.name]}
             if site.parents or len(kept[site.name]) == site.channels:
                 continue
-            lively = (self._exact or self._pair)[1]
             try:
-                problem = lively.difference(self._cut(lively.network, self._structure, alone), alone)
+                problem = self._lively_problem(alone)
             except Exception as error:
                 problem = str(error)
             if problem is not None:
