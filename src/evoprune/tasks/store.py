@@ -1,9 +1,8 @@
-"""Files that are there whole or not at all: written aside, then renamed; tensors without pickle."""
+"""A task's own files, each there whole or not at all, and weights from elsewhere; without pickle."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,24 +11,16 @@ import torch
 from torch import Tensor
 
 from evoprune.errors import RunError, SavedFileError
+from evoprune.files import write
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file so that a kill, or another process writing it too, never leaves half of it."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        write(path, content)
     except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise RunError(f"{path} cannot be written: {error.strerror or error}") from None
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+        raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def write_json(path: Path, value: Any) -> None:
