@@ -141,7 +141,8 @@ def _one_operand(call: Call, source: Tensor, trail: Trail) -> Trail:
     dim = trail.dim
     assert dim is not None
     name, arguments = call.name, call.arguments
-    if any(call.trail_of(other) is not None for other in call.tensors()[1:]) and name not in SAME:
+    only_for_its_shape = name in SAME or name in ("expand_as", "view_as", "reshape_as")
+    if not only_for_its_shape and any(call.trail_of(other) is not None for other in call.tensors()[1:]):
         return call.mixes()
     if name in SAME:
         return trail

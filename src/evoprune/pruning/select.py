@@ -116,8 +116,8 @@ def site_counts(sites: Sequence[Site], rule: Rule, share: Share | None = None) -
     """How many channels each site keeps under one ratio; no scores are looked at."""
     fixed = dict(rule.per_site or {})
 
-    def at(ratios: Mapping[str, float]) -> Counts:
-        return _counts(sites, {**ratios, **fixed}, rule.round_to)
+    def at(ratios: Mapping[str, float], extra: Mapping[str, int] | None = None) -> Counts:
+        return _counts(sites, {**ratios, **fixed}, rule.round_to, extra or {})
 
     def everywhere(ratio: float) -> dict[str, float]:
         return {site.name: ratio for site in sites}
@@ -125,27 +125,77 @@ def site_counts(sites: Sequence[Site], rule: Rule, share: Share | None = None) -
     if rule.target is None:
         return at(everywhere(rule.ratio or 0.0))
     assert share is not None
-    low, high = 0.0, 1.0
-    if share(at(everywhere(high))) < rule.target:
+    target, low, high = rule.target, 0.0, 1.0
+    if share(at(everywhere(high))) < target:
         low = high
     while high - low > 1e-9:
         middle = (low + high) / 2
-        low, high = (middle, high) if share(at(everywhere(middle))) < rule.target else (low, middle)
+        low, high = (middle, high) if share(at(everywhere(middle))) < target else (low, middle)
     # The two straddle the target; from one to the other single channels go, in the order of the sites.
     ratios, goal = everywhere(low), everywhere(high)
-    steps = [at(ratios)]
+    steps = [dict(ratios)]
     for site in sites:
         ratios[site.name] = goal[site.name]
-        if (counts := at(ratios)) != steps[-1]:
-            steps.append(counts)
-    return _nearest(steps, share, rule.target)
+        if at(ratios) != at(steps[-1]):
+            steps.append(dict(ratios))
+    best = min(steps, key=lambda step: abs(share(at(step)) - target))
+    free = [site for site in sites if site.name not in fixed]
+    return _tuned(free, lambda extra: at(best, extra), share, rule)
 
 
-def _counts(sites: Sequence[Site], ratios: Mapping[str, float], round_to: int | None) -> Counts:
+def _tuned(
+    sites: Sequence[Site], counts_with: Callable[[Mapping[str, int]], Counts], share: Share, rule: Rule
+) -> Counts:
+    """The counts, with single channels removed or kept until the cost is near enough to the target.
+
+    Site by site and round by round, never by score; `counts_with` gives the counts with so many units
+    more removed at some sites (or fewer, where negative).
+    """
+    assert rule.target is not None
+    extra: dict[str, int] = {}
+    counts = counts_with(extra)
+    off = share(counts) - rule.target
+    moved = True
+    while abs(off) > TOLERANCE and moved:
+        moved = False
+        for site in sites:
+            tried = {**extra, site.name: extra.get(site.name, 0) + (1 if off < 0 else -1)}
+            changed = counts_with(tried)
+            unit = _unit(site, rule.round_to)
+            if changed == counts or not unit <= changed[site.name] <= site.channels:
+                continue
+            new = share(changed) - rule.target
+            if abs(new) < abs(off):
+                extra, counts, off, moved = tried, changed, new, True
+                if abs(off) <= TOLERANCE:
+                    break
+    if abs(off) > TOLERANCE:
+        raise TargetError(
+            f"the cost cannot be brought down by {rule.target:.2%} to within {TOLERANCE:.1%}: "
+            f"the nearest that can be reached is {rule.target + off:.2%}"
+        )
+    return counts
+
+
+def _counts(
+    sites: Sequence[Site],
+    ratios: Mapping[str, float],
+    round_to: int | None,
+    extra: Mapping[str, int],
+) -> Counts:
     counts: Counts = {}
     for site in sites:
-        counts[site.name] = _kept(_available(site, sites, counts), ratios[site.name], _unit(site, round_to))
+        unit, available = _unit(site, round_to), _available(site, sites, counts)
+        kept = _kept(available, ratios[site.name], unit)
+        removed = extra.get(site.name, 0)
+        counts[site.name] = _stepped(kept, removed, unit, available) if removed else kept
     return counts
+
+
+def _stepped(kept: int, units: int, unit: int, available: int) -> int:
+    """So many units fewer (or more, where negative); all there are need not be a whole number of units."""
+    whole = -(-kept // unit) - units
+    return min(max(whole, 1) * unit, available)
 
 
 def _available(site: Site, sites: Sequence[Site], counts: Mapping[str, int]) -> int:
@@ -168,18 +218,6 @@ def _kept(channels: int, ratio: float, unit: int) -> int:
     """All but the ratio's share (never more than asked), rounded up to whole units, at least one."""
     kept = channels - floor(channels * ratio + 1e-9)
     return min(channels, max(1, -(-kept // unit)) * unit)
-
-
-def _nearest(steps: Sequence[Counts], share: Share, target: float) -> Counts:
-    """The first of the steps that is nearest to the target."""
-    shares = [share(counts) for counts in steps]
-    best = min(range(len(steps)), key=lambda at: abs(shares[at] - target))
-    if abs(shares[best] - target) > TOLERANCE:
-        raise TargetError(
-            f"the cost cannot be brought {target:.2%} down to within {TOLERANCE:.1%}: "
-            f"the nearest that can be reached is {shares[best]:.2%}"
-        )
-    return steps[best]
 
 
 def choose(sites: Sequence[Site], scores: Scores, counts: Mapping[str, int]) -> Kept:
@@ -229,7 +267,18 @@ def _by_threshold(sites: Sequence[Site], scores: Scores, rule: Rule, share: Shar
     assert share is not None
     target = rule.target
     number = _last(len(steps), lambda n: share(after(n)) <= target)
-    return _nearest([after(n) for n in range(number, min(number + 1, len(steps)) + 1)], share, target)
+    around = [after(n) for n in range(number, min(number + 1, len(steps)) + 1)]
+    best = min(around, key=lambda counts: abs(share(counts) - target))
+
+    def counts_with(extra: Mapping[str, int]) -> Counts:
+        changed = dict(best)
+        for site in sites:
+            if extra.get(site.name):
+                unit = _unit(site, rule.round_to)
+                changed[site.name] = _stepped(best[site.name], extra[site.name], unit, site.channels)
+        return changed
+
+    return _tuned([site for site in sites if site.name not in fixed], counts_with, share, rule)
 
 
 def _removals(

@@ -1,0 +1,317 @@
+"""What is found where: names, roots, carriers, readers, and the four operands' sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.parametrizations import spectral_norm
+from zoo import ZOO
+
+import evoprune
+from evoprune import networks
+from evoprune.errors import NetworkError, SiteError
+from evoprune.pruning.sites import (
+    Site,
+    batch_norm_of,
+    filters_of,
+    first_read,
+    layer_filters_of,
+    maps_of,
+    sites,
+)
+
+
+def by_name(net: nn.Module, x: Tensor, **options: object) -> dict[str, Site]:
+    return {site.name: site for site in sites(net, x, **options)}
+
+
+def read_maps(net: nn.Module, x: Tensor, site: Site) -> Tensor:
+    """What the first reader sees, through a hook as scoring places it."""
+    reader, seen = first_read(site), []
+    hook = net.get_submodule(reader.module).register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    net.eval()
+    net(x)
+    hook.remove()
+    return maps_of(site, seen[reader.call])
+
+
+def test_lenet() -> None:
+    net, x = networks.LeNet5(), torch.randn(2, 1, 28, 28)
+    found = evoprune.sites(net, x)
+    assert [site.name for site in found] == ["conv1", "conv2", "fc1"]
+    assert [site.channels for site in found] == [20, 50, 500]
+    assert [site.map_size for site in found] == [(12, 12), (4, 4), (1, 1)]
+    assert [first_read(site).module for site in found] == ["conv2", "fc1", "fc2"]
+    assert found[0].carriers == ("pool",) and found[1].carriers == ("pool", "flatten")
+    assert all(site.batch_norm is None for site in found)
+    assert str(found[1]) == "conv2: 50 channels of conv2, read by fc1"
+    maps = net.pool(net.conv2(net.pool(net.conv1(x))))
+    torch.testing.assert_close(read_maps(net, x, found[1]), maps)
+    assert torch.equal(batch_norm_of(net, found[0]), torch.tensor([[1.0, 0, 0, 1]]).repeat(20, 1))
+
+
+def test_flattened_features_are_a_site_of_their_own_where_asked() -> None:
+    net, x = networks.LeNet5(), torch.randn(2, 1, 28, 28)
+    found = by_name(net, x, flatten_features=["fc1"])
+    assert list(found) == ["conv1", "conv2", "fc1.in", "fc1"]
+    features = found["fc1.in"]
+    assert (features.channels, features.map_size, features.root) == (800, (1, 1), "conv2")
+    assert features.parents[:17] == (("conv2", 0),) * 16 + (("conv2", 1),)
+    assert read_maps(net, x, features).shape == (2, 800, 1, 1)
+    # A feature's W_I is the filter of its map; W is all of them.
+    assert torch.equal(filters_of(net, features)[16 * 7 + 3], net.conv2.weight[7])
+    assert layer_filters_of(net, features).shape == (50, 20, 5, 5)
+    with pytest.raises(SiteError, match=r"behind a flatten, got 'fc2'; this network has fc1"):
+        sites(net, x, flatten_features=["fc2"])
+
+
+def test_a_stream_has_several_producers_and_w_is_the_one_that_wrote_last() -> None:
+    net, x = networks.ImageNetResNet((2, 2), 5), torch.randn(1, 3, 24, 24)
+    found = by_name(net, x)
+    stem, wide = found["conv1"], found["layer2.0.conv2"]
+    assert [rows.module for rows in stem.producers] == ["conv1", "layer1.0.conv2", "layer1.1.conv2"]
+    assert [r.module for r in stem.readers] == [
+        "layer1.0.conv1", "layer1.1.conv1", "layer2.0.conv1", "layer2.0.downsample.0",
+    ]  # fmt: skip
+    assert stem.writer.module == "conv1" and stem.batch_norm == "bn1"
+    # The first reader of the second stream comes after the downsampling has written to it.
+    assert wide.root == "layer2.0.conv2" and wide.writer.module == "layer2.0.downsample.0"
+    assert wide.batch_norm == "layer2.0.downsample.1"
+    assert filters_of(net, wide).shape == (128, 64, 1, 1)
+    norm = net.layer2[0].downsample[1]
+    norm.running_mean.uniform_()
+    columns = torch.stack([norm.weight, norm.bias, norm.running_mean, norm.running_var], 1)
+    assert torch.equal(batch_norm_of(net, wide), columns)
+
+
+def test_selection_leaves_streams_whole_and_lets_each_block_choose() -> None:
+    net, x = networks.preact_resnet(20, bottleneck=False), torch.randn(1, 3, 32, 32)
+    found = by_name(net, x, selection=True)
+    assert list(found)[:4] == ["layer1.0.conv1.in", "layer1.0.conv1", "layer1.1.conv1.in", "layer1.1.conv1"]
+    assert "conv1" not in found and len(found) == 18
+    first, second, third = (found[f"layer1.{block}.conv1.in"] for block in range(3))
+    assert (first.root, first.batch_norm) == ("conv1", "bn1")  # no batch-norm before the very first block
+    assert (second.root, second.batch_norm) == ("layer1.0.conv2", "layer1.1.bn1")
+    assert third.root == "layer1.1.conv2" and third.selects == "layer1.2.conv1"
+    assert found["layer2.0.conv1.in"].channels == 16 and found["layer2.1.conv1.in"].channels == 32
+    maps = read_maps(net, x, second)
+    assert maps.shape == (1, 16, 32, 32) and maps.min() >= 0  # after batch-norm and ReLU
+
+
+def test_depthwise_layers_carry() -> None:
+    net, x = networks.mobilenet_v2(), torch.randn(1, 3, 64, 64)
+    found = by_name(net, x)
+    stem = found["features.0.0"]
+    assert "features.1.conv.0.0" in stem.carriers and "features.1.conv.0.0" not in found
+    assert first_read(stem).module == "features.1.conv.1"
+    assert stem.batch_norm == "features.1.conv.0.1"  # the depthwise layer's, not the stem's
+    assert stem.writer.module == "features.0.0"
+    expand = found["features.2.conv.0.0"]
+    assert expand.channels == 96 and expand.map_size == (16, 16)
+
+
+def test_each_part_of_a_concatenation_is_a_site_with_its_offset() -> None:
+    factory, shape = ZOO["densenet"]
+    net = factory()
+    found = by_name(net, torch.randn(shape))
+    part = found["convs.1"]
+    assert [(r.module, r.offset, r.width) for r in part.readers] == [
+        ("convs.2", 10, 4),
+        ("transition.2", 10, 4),
+    ]
+    assert part.batch_norm == "norms.2" and part.norm.rows == (10, 11, 12, 13)
+    net.norms[2].weight.data.uniform_()
+    assert torch.equal(batch_norm_of(net, part)[:, 0], net.norms[2].weight[10:14])
+    assert read_maps(net, torch.randn(shape), part).shape == (2, 4, 8, 8)
+
+
+def test_a_gate_is_no_writer() -> None:
+    factory, shape = ZOO["squeeze-and-excite"]
+    found = by_name(factory(), torch.randn(shape))
+    assert found["conv1"].writer.module == "conv1" and found["conv1"].batch_norm == "bn1"
+    assert [rows.module for rows in found["conv1"].producers] == ["conv1", "excite"]
+    assert "squeeze" in {reader.module for reader in found["conv1"].readers}
+
+
+def test_a_shared_layer_is_read_in_each_of_its_calls() -> None:
+    factory, shape = ZOO["shared"]
+    stem = by_name(factory(), torch.randn(shape))["stem"]
+    assert [(r.module, r.call) for r in stem.readers if r.module == "again"] == [("again", 0), ("again", 1)]
+
+
+def test_transposed_filters_are_turned_round() -> None:
+    factory, shape = ZOO["u-net"]
+    net = factory()
+    found = by_name(net, torch.randn(shape))
+    assert torch.equal(filters_of(net, found["up"]), net.up.weight.transpose(0, 1))
+    grouped = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ConvTranspose2d(4, 6, 3, groups=2), nn.Conv2d(6, 2, 1))
+    site = by_name(grouped, torch.randn(1, 3, 5, 5))["1"]
+    filters = filters_of(grouped, site)
+    assert filters.shape == (6, 2, 3, 3) and torch.equal(filters[4], grouped[1].weight[2:, 1])
+
+
+def test_padding_by_hand_is_followed_channel_by_channel() -> None:
+    """Where Torch-Pruning loses the place: the stem's channels are the middle ones of the wider stage."""
+    factory, shape = ZOO["option a, padded by hand"]
+    found = by_name(factory(), torch.randn(shape))
+    stem = found["conv1"]
+    assert [(r.module, r.offset, r.width) for r in stem.readers][-2:] == [
+        ("layers.2.conv1", 3, 6),
+        ("linear", 3, 6),
+    ]
+    assert {rows.module: rows.rows for rows in stem.producers}["layers.1.conv2"] == tuple(range(3, 9))
+
+
+def test_our_own_option_a_lets_the_stages_go_apart() -> None:
+    found = by_name(networks.resnet20(), torch.randn(1, 3, 32, 32))
+    assert found["layer2.0.conv2"].channels == 32
+    assert {r.module for r in found["conv1"].readers} >= {"layer1.0.conv1", "layer2.0.shortcut"}
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_sites_look_at_nothing_but_the_shapes(name: str) -> None:
+    factory, shape = ZOO[name]
+    with torch.device("meta"):
+        there = sites(factory(), torch.empty(shape))
+    assert there == sites(factory(), torch.randn(shape))
+
+
+def test_inputs_come_in_every_form() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right = nn.Conv2d(3, 4, 1), nn.Conv2d(1, 4, 1)
+            self.fc = nn.Conv2d(4, 2, 1)
+
+        def forward(self, image: Tensor, depth: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+            return {"out": self.fc(torch.relu(self.left(image) + scale * self.right(depth)))}
+
+    image, depth = torch.randn(1, 3, 4, 4), torch.randn(1, 1, 4, 4)
+    names = [site.name for site in sites(Two(), (image, depth))]
+    assert names == [site.name for site in sites(Two(), {"image": image, "depth": depth})] == ["left"]
+    assert names == [site.name for site in sites(Two(), (image, depth, 2.0))]
+
+
+def between(middle: nn.Module | Callable[[Tensor], Tensor], after: int = 8) -> nn.Module:
+    """A network with this in the middle."""
+
+    class Middle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Conv2d(3, 8, 3, padding=1)
+            self.middle = middle
+            self.last = nn.Conv2d(after, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.middle(self.first(x)))
+
+    return Middle()
+
+
+def shuffle(x: Tensor) -> Tensor:
+    n, c, h, w = x.shape
+    return x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1, 8, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+REFUSED: dict[str, tuple[nn.Module, str]] = {
+    "GroupNorm": (between(nn.GroupNorm(2, 8)), "GroupNorm 'middle'"),
+    "LayerNorm": (between(nn.LayerNorm([8, 6, 6])), "LayerNorm 'middle'"),
+    "LocalResponseNorm": (between(nn.LocalResponseNorm(3)), "LocalResponseNorm 'middle'"),
+    "ChannelShuffle": (between(nn.ChannelShuffle(2)), "ChannelShuffle 'middle'"),
+    "shuffle by hand": (between(shuffle), "operation view in Middle.* as a channel shuffle does"),
+    "PixelShuffle": (between(nn.PixelShuffle(2), 2), "PixelShuffle 'middle'"),
+    "softmax": (between(lambda x: x.softmax(1)), "operation softmax"),
+    "mean over channels": (between(lambda x: x - x.mean(1, keepdim=True)), "operation mean"),
+    "sort": (between(lambda x: x.sort(1)[0]), "operation sort"),
+    "flip": (between(lambda x: x.flip(1)), "operation flip"),
+    "roll": (between(lambda x: torch.roll(x, 1, dims=1)), "operation roll"),
+    "split": (between(lambda x: torch.cat(x.chunk(2, 1)[::-1], 1)), "operation chunk"),
+    "index": (between(lambda x: x[:, [1, 0, 2, 3, 4, 5, 6, 7]]), "operation index"),
+    "half": (between(lambda x: x[:, :4], 4), "operation slice"),
+    "einsum": (between(lambda x: torch.einsum("nchw,cd->ndhw", x, torch.eye(8))), "operation einsum"),
+    "fourier": (between(lambda x: torch.fft.fft2(x).real), "operation fft_fft2"),
+    "a function's convolution": (
+        between(lambda x: functional.conv2d(x, torch.ones(8, 8, 1, 1))), "operation conv2d"
+    ),
+    "a parameter of its own": (between(Scaled()), "operation mul in Scaled 'middle'.* tensor of 8 channels"),
+    "spectral norm": (
+        between(spectral_norm(nn.Conv2d(8, 8, 1))), "weight of .* 'middle' is computed"
+    ),
+    "numpy": (between(lambda x: torch.from_numpy(x.numpy())), "or nothing, reads them"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_mixes_channels_is_refused_by_name(case: str) -> None:
+    net, message = REFUSED[case]
+    with pytest.raises(SiteError, match=message) as caught:
+        sites(net, torch.randn(2, 3, 6, 6))
+    assert "ignore=[" in str(caught.value) and "'first'" in str(caught.value)
+    left_alone = [name for name in ("first", "middle") if f"'{name}': " in str(caught.value)]
+    assert sites(net, torch.randn(2, 3, 6, 6), ignore=left_alone) == ()
+
+
+@pytest.mark.parametrize(
+    "middle",
+    [
+        nn.LayerNorm([6, 6]),
+        nn.Softmax(dim=-1),
+        nn.Hardtanh(),
+        nn.Upsample(scale_factor=2),
+        nn.ZeroPad2d(1),
+        nn.ReflectionPad2d(1),
+        nn.Dropout2d(),
+        lambda x: x.transpose(2, 3).flip(2),
+        lambda x: x.flatten(2).unflatten(2, (6, 6)),
+        lambda x: x.reshape(2, -1).view(2, -1, 6, 6),
+        lambda x: x.permute(0, 2, 3, 1).clone().movedim(-1, 1),
+        lambda x: torch.where(x > 0, x, torch.zeros_like(x)),
+        lambda x: x * torch.sigmoid(x.amax((2, 3), keepdim=True)).expand_as(x),
+        lambda x: x / x.norm(dim=(2, 3), keepdim=True),
+        lambda x: functional.interpolate(x, size=(3, 5), mode="bicubic"),
+        lambda x: x[:, :, 1:, ::2][..., :2],
+    ],
+)
+def test_what_keeps_channels_apart_is_followed(middle: nn.Module) -> None:
+    net = between(middle)
+    surgeon = evoprune.Surgeon(net, torch.randn(2, 3, 6, 6))
+    assert [site.name for site in surgeon.sites] == ["first"]
+    surgeon.cut({"first": [1, 2, 7]})
+
+
+def test_outputs_that_are_mixed_are_no_ones_business() -> None:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Conv2d(3, 4, 1)
+            self.boxes, self.labels = nn.Conv2d(4, 8, 1), nn.Conv2d(4, 6, 1)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            x = self.body(x)
+            boxes = self.boxes(x).permute(0, 2, 3, 1).reshape(x.shape[0], -1, 4)
+            return boxes, self.labels(x).softmax(1).argmax(1)
+
+    assert [site.name for site in sites(Heads(), torch.randn(2, 3, 4, 4))] == ["body"]
+
+
+def test_unknown_names_are_refused_with_the_valid_ones() -> None:
+    with pytest.raises(SiteError, match=r"unknown site 'conv3' .*the sites are conv1, conv2, fc1"):
+        sites(networks.LeNet5(), torch.randn(1, 1, 28, 28), ignore=["conv3"])
+
+
+def test_inputs_that_do_not_fit_are_named() -> None:
+    with pytest.raises(NetworkError, match=r"failed on the example inputs \(\[1, 3, 28, 28\]\)"):
+        sites(networks.LeNet5(), torch.randn(1, 3, 28, 28))
