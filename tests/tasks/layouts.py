@@ -100,3 +100,20 @@ def class_folders(root: Path, classes: dict[str, int], shape: tuple[int, ...] = 
         for number, array in enumerate(pictures(count, shape, seed)):
             (root / name / f"{number:03d}.png").write_bytes(png(array))
     return root
+
+
+def plain(root: Path, name: str, shape: tuple[int, ...], count: int = 120) -> Path:
+    """`train.parquet` and `test.parquet` of ten classes."""
+    for seed, split in enumerate(("train", "test")):
+        labels = {"label": [number % 10 for number in range(count)]}
+        write_parquet(root / name / f"{split}.parquet", pictures(count, shape, seed), labels)
+    return root
+
+
+def everything(root: Path) -> Path:
+    """All data sets of the package's tasks, small."""
+    plain(root, "mnist", (28, 28))
+    plain(root, "fashion_mnist", (28, 28))
+    plain(root, "cifar10", (32, 32, 3))
+    cifar100(root)
+    return imagenet(root)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-import sys
 from itertools import pairwise
 from pathlib import Path
 
+import layouts
 import numpy as np
 import pytest
 import torch
@@ -17,9 +17,6 @@ from evoprune.errors import ConfigError, DataError
 from evoprune.tasks import embedded, finding
 from evoprune.tasks.batches import Batches, HeldSplit, Normalisation, StreamedSplit, augmented, stream_order
 from evoprune.tasks.datasets import DataConfig, load_data, stratified
-
-sys.path.insert(0, str(Path(__file__).parent))
-import layouts
 
 
 def raw(split: HeldSplit) -> set[bytes]:

@@ -27,6 +27,7 @@ from evoprune.errors import (
 )
 from evoprune.networks import digits_net
 from evoprune.tasks.batches import Batches
+from evoprune.tasks.cutting import kept_by, surgeon_of
 from evoprune.tasks.results import Kept, Result
 from evoprune.tasks.store import read_weights, write_tensors
 from evoprune.tasks.task import Task, named
@@ -197,6 +198,18 @@ def test_a_function_that_is_constant_somewhere_is_told_and_cuts_by_index(folder:
     assert everywhere.channels["0"] == (0, 1, 2, 3)
 
 
+def test_rounding_does_not_decide_where_a_function_does_not(folder: Path) -> None:
+    task = quick(folder)
+    noise = torch.Generator().manual_seed(0)
+    scores = {
+        site.name: 1 + 1e-12 * torch.rand(site.channels, generator=noise, dtype=torch.float64)
+        for site in task.surgeon.sites
+    }
+    kept = kept_by(task.surgeon, task.settings.cut, scores)
+    assert kept.constant == ("0", "3", "8")
+    assert kept.channels["3"] == tuple(range(8))
+
+
 def test_random_depends_on_its_seed_and_others_do_not(folder: Path) -> None:
     task = quick(folder)
     assert task.kept("random", seed=1) != task.kept("random", seed=2)
@@ -218,8 +231,6 @@ def test_the_lenet_cut_keeps_features_of_surviving_maps_only() -> None:
     """The paper's cut on a network of random weights: 160 of the 192 features of 12 maps."""
     task = named("lenet5-mnist")
     network = task.untrained()
-    from evoprune.tasks.cutting import kept_by, surgeon_of
-
     surgeon = surgeon_of(network, task.example(), task.settings.cut)
     random = torch.Generator().manual_seed(0)
     scores = {site.name: torch.rand(site.channels, generator=random) for site in surgeon.sites}
@@ -334,7 +345,9 @@ def test_test_images_are_read_for_final_results_only(folder: Path, monkeypatch: 
     task = quick(folder)
     task.evaluate(task.kept("xi_star"), 0)
     assert "test" not in vars(task.data)
-    assert task.evaluate(task.kept("xi_star"), 0, on="test").images == len(task.data.test)
+    final = task.evaluate(task.kept("xi_star"), 0, on="test")
+    assert final.images == len(task.data.test)
+    assert final.accuracy_base == task.judge(task.base().network, "test").top1 != task.base().accuracy
 
 
 def test_recalibration_is_part_of_the_recipe(folder: Path) -> None:

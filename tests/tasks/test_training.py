@@ -108,6 +108,16 @@ def test_training_learns_what_it_did_not_see(how: Recipe) -> None:
     assert accuracy(net, split(seed=1)).top1 > 0.9
 
 
+def test_every_epoch_has_its_own_order_and_dropout() -> None:
+    """With a learning rate of almost nothing, the loss of an epoch tells which batches and masks it had."""
+    still = dataclasses.replace(SGD, rate=1e-12, schedule="constant")
+    losses = [epoch.loss for epoch in train(network(), split(), still, seed=0)]
+    assert len(set(losses)) == len(losses)
+    shuffled = dataclasses.replace(still, augment="none", dropout=0.0, steps_per_epoch=1)
+    losses = [epoch.loss for epoch in train(network(), split(), shuffled, seed=0)]
+    assert len(set(losses)) == len(losses)
+
+
 def test_the_global_generators_are_left_alone() -> None:
     before = torch.get_rng_state()
     train(network(), split(), SGD, seed=0)

@@ -1,0 +1,1 @@
+"""Data, training and tasks: what a pruning function is judged by."""

@@ -134,8 +134,7 @@ def _named_rows(name: str, split: str, parts: tuple[str, ...], label: str | None
     absent = [part for part in parts if not found.get(part)]
     if not absent:
         files = [file for part in parts for file in found[part]]
-        # A copy may have its usual label column renamed; a column that was asked for must be there.
-        return ParquetRows(files, name=f"{name} {split}", label=label, usual=named.label)
+        return ParquetRows(files, name=f"{name} {split}", label=label)
     if len(absent) < len(parts):
         hint = "; `extra = false` does without it" if absent == ["extra"] else ""
         raise DataError(f"{root}/{name} lacks the split {', '.join(absent)}{hint}")

@@ -47,10 +47,8 @@ class Rows(Protocol):
 class ParquetRows:
     """Rows of parquet files in the Hugging Face image layout: a struct{bytes, path} and a label column."""
 
-    def __init__(
-        self, files: Sequence[Path], *, name: str, label: str | None = None, usual: str = "", keep: int = 32
-    ) -> None:
-        """`label` must be there; without it the first of `usual` and the common names that is."""
+    def __init__(self, files: Sequence[Path], *, name: str, label: str | None = None, keep: int = 32) -> None:
+        """`label` must be there; without it the first of the common names that is."""
         self.name = name
         self._files = list(files)
         self._keep = keep  # how many row groups stay in memory
@@ -61,7 +59,7 @@ class ParquetRows:
             parquet = _open_parquet(file)
             columns = parquet.schema_arrow.names
             self._image = _column(columns, IMAGE_COLUMNS, file)
-            self._label = _column(columns, (label,) if label else (usual, *LABEL_COLUMNS), file)
+            self._label = _column(columns, (label,) if label else LABEL_COLUMNS, file)
             try:
                 column = parquet.read(columns=[self._label])[self._label]
                 labels.append(np.asarray(column.to_numpy(), dtype=np.int64))
@@ -222,9 +220,7 @@ def _column(columns: Sequence[str], wanted: Sequence[str], where: object) -> str
     for name in wanted:
         if name in columns:
             return name
-    raise DataError(
-        f"{where}: expected a column {' or '.join(filter(None, wanted))}, there is {', '.join(columns)}"
-    )
+    raise DataError(f"{where}: expected a column {' or '.join(wanted)}, there is {', '.join(columns)}")
 
 
 def _bytes_of(entry: Any, where: object) -> bytes:

@@ -17,7 +17,7 @@ from torch import nn
 
 import evoprune
 from evoprune import config
-from evoprune.errors import ConfigError, SavedFileError, TrainingError
+from evoprune.errors import ConfigError, DataError, SavedFileError, TrainingError
 from evoprune.expression.library import resolve
 from evoprune.pruning.prune import Pruned
 from evoprune.pruning.surgery import Surgeon
@@ -34,6 +34,7 @@ from evoprune.tasks.training import (
     History,
     Watcher,
     accuracy,
+    evaluating,
     recalibrate,
     seeded,
     state_key,
@@ -137,6 +138,7 @@ class Task:
     def _base_network(self, watcher: Watcher | None) -> nn.Module:
         chosen, network = self.settings, self.untrained()
         if chosen.weights is not None:
+            self._try(network)
             return _with_weights(network, read_weights(chosen.weights), chosen.weights)
         folder = self.base_folder
         if folder is not None and (folder / "base.safetensors").exists():
@@ -147,12 +149,24 @@ class Task:
                     "those here; remove it to train anew"
                 )
             return _with_weights(network, weights, folder / "base.safetensors")
+        self._try(network)
         train(network, self.data.train, chosen.base, seed=chosen.base_seed, folder=folder, watcher=watcher)
         if folder is not None:
             header = {"format": BASE_FORMAT, "data": self.data.key, "settings": config.dump(chosen)}
             write_tensors(folder / "base.safetensors", network.state_dict(), header)
             (folder / CHECKPOINT).unlink(missing_ok=True)
         return network
+
+    def _try(self, network: nn.Module) -> None:
+        """One image through the network, so that what does not fit is told as such, and at once."""
+        try:
+            with evaluating(network), torch.no_grad():
+                network(self.example())
+        except Exception as error:  # whatever the network's own code raises
+            shape = " × ".join(map(str, self.example().shape[1:]))
+            raise DataError(
+                f"the network {self.settings.network} cannot take images [channel, y, x] of {shape}: {error}"
+            ) from error
 
     @property
     def base_folder(self) -> Path | None:
@@ -186,8 +200,9 @@ class Task:
 
     def check(self) -> None:
         """Refuse a cut that does not fit the network, without training it first."""
-        cut = self.settings.cut
-        counts(surgeon_of(self.untrained(), self.example(), cut), cut)
+        cut, network = self.settings.cut, self.untrained()
+        self._try(network)
+        counts(surgeon_of(network, self.example(), cut), cut)
 
     def kept(self, function: str, *, seed: int = 0) -> Kept:
         """The channels that a function keeps: a name of the library, a text, or `tp_…` of Torch-Pruning.
