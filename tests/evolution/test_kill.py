@@ -26,7 +26,7 @@ tasks = [
   {name = "a", factory = "toys:Layer"},
   {name = "b", factory = "toys:Layer", options = {seed = 1}},
 ]
-population = {size = 12, generations = 4, soap = 5, selected = 4, children = 6, immigrants = 2, tournament = 3}
+population = {size = 12, generations = 4, soap = 5, selected = 4, children = 6, immigrants = 2}
 """
 
 
@@ -99,7 +99,7 @@ def grown_to(journal: Path, size: int, process: subprocess.Popen[bytes]) -> bool
 def test_killed_at_random_moments(
     tmp_path: Path, undisturbed: tuple[list[str], Counter[str], str], executor: str
 ) -> None:
-    """The whole process group dies by SIGKILL whenever the journal has grown by a random number of bytes; half
+    """The whole process group dies by SIGKILL once the journal has grown by a random number of bytes; half
     of the times its end is then torn off within the last growth, as a kill in the middle of a write would."""
     folder = folder_of(tmp_path, executor)
     journal = folder / "runs" / "it" / "journal.jsonl"

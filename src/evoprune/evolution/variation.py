@@ -78,8 +78,10 @@ class Nursery:
         return self._first(self._random_trees(rng), known)
 
     def child(self, rng: Generator, parents: Sequence[Expr], known: Set[bytes] = frozenset()) -> Child | None:
-        """A child of the parents whose canonical key is not known; None if the attempts run out."""
-        return self._first(self._children(rng, parents), known)
+        """A child of the parents, none of them and none that is known; None if the attempts run out."""
+        own = {parent.canonical_key for parent in parents}
+        candidates = self._children(rng, parents)
+        return self._first((each for each in candidates if each.expr.canonical_key not in own), known)
 
     def _first(self, candidates: Iterator[Child], known: Set[bytes]) -> Child | None:
         for candidate in candidates:
@@ -161,14 +163,13 @@ def meeting(rng: Generator, a: Expr, b: Expr, shape: Callable[[Expr], Shape]) ->
     for place, node in enumerate(b.walk()):
         places.setdefault(shape(node), []).append(place)
     own = [shape(node) for node in a.walk()]
-    choices = [place for place, each in enumerate(own) if each in places]
+    # Exchanging the roots would only exchange the parents.
+    choices = [place for place, each in enumerate(own) if each in places and (place or places[each] != [0])]
     if not choices:
         return None
     here = choices[index(rng, len(choices))]
-    there = places[own[here]]
-    if here == 0:  # exchanging the roots would only exchange the parents
-        there = [place for place in there if place]
-    return (here, there[index(rng, len(there))]) if there else None
+    there = [place for place in places[own[here]] if place or here]
+    return here, there[index(rng, len(there))]
 
 
 def random_tree(rng: Generator, kind: str, height: int, *, full: bool) -> Expr | None:
