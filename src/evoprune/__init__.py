@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from evoprune.scoring.score import gather as gather
     from evoprune.scoring.score import score as score
     from evoprune.scoring.statistics import Statistics as Statistics
+    from evoprune.tasks.task import Task as Task
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,7 @@ _HOME = {
     "Site": "evoprune.pruning.sites",
     "Statistics": "evoprune.scoring.statistics",
     "Surgeon": "evoprune.pruning.surgery",
+    "Task": "evoprune.tasks.task",
     "check": "evoprune.expression.check",
     "cost": "evoprune.pruning.cost",
     "evolve": "evoprune.evolution.starting",
@@ -65,6 +67,7 @@ __all__ = [
     "Site",
     "Statistics",
     "Surgeon",
+    "Task",
     "check",
     "cost",
     "evolve",
