@@ -106,6 +106,12 @@ def test_ignored_sites_and_ratios_of_their_own(net: nn.Module, images: Tensor) -
     assert len(only.kept["conv1"]) == 16 and len(only.kept["layer3.0.conv1"]) == 16
 
 
+def test_scores_of_ignored_sites_may_come_along(net: nn.Module, images: Tensor) -> None:
+    x = images[:1]
+    pruned = evoprune.prune(net, l1(net, x), example_inputs=x, ratio=0.5, ignore=["conv1"])
+    assert "conv1" not in pruned.kept and len(pruned.kept["layer1.0.conv1"]) == 8
+
+
 def test_kept_numbers_are_rounded_up(net: nn.Module, images: Tensor) -> None:
     pruned = evoprune.prune(net, "l1", example_inputs=images[:1], ratio=0.55, round_to=8)
     assert {len(kept) for kept in pruned.kept.values()} == {8, 16, 32}

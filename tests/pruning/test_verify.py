@@ -149,14 +149,18 @@ def test_a_skipped_reader_is_seen_in_the_outputs_alone(without_tensors: None) ->
 
 
 def test_a_reader_that_is_not_cut_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = surgery._cut_layer
+    tensors, fit = surgery._cut_tensors, surgery._fit_layer
 
-    def lazy(module: nn.Module, layer: Any, *rest: Any) -> None:
+    def lazy(module: nn.Module, layer: Any, *rest: Any) -> Any:
+        return {} if layer.name == "layer1.0.conv2" else tensors(module, layer, *rest)
+
+    def unfit(module: nn.Module, layer: Any, *rest: Any) -> None:
         if layer.name != "layer1.0.conv2":
-            honest(module, layer, *rest)
+            fit(module, layer, *rest)
 
     surgeon = Surgeon(*_resnet())
-    monkeypatch.setattr(surgery, "_cut_layer", lazy)
+    monkeypatch.setattr(surgery, "_cut_tensors", lazy)
+    monkeypatch.setattr(surgery, "_fit_layer", unfit)
     with pytest.raises(SurgeryError, match=r"or 'layer1.0.conv1' is wrong: 'layer1.0.conv2.weight'"):
         surgeon.cut(half(surgeon.structure))
     monkeypatch.setattr(Verifier, "_check_tensors", lambda *_: None)
@@ -220,6 +224,16 @@ def test_the_check_follows_a_network_that_is_trained_on() -> None:
             parameter.add_(0.1)
     pruned = surgeon.cut({"conv1": [0, 1]})
     assert torch.equal(pruned.conv1.weight, net.conv1.weight[[0, 1]])
+
+
+def test_replaced_parameters_are_followed_and_the_old_ones_left_alone() -> None:
+    net, x = _resnet()
+    surgeon = Surgeon(net, x)
+    surgeon.cut({"conv1": [0, 1]})
+    old, values = net.conv1.weight, net.conv1.weight.detach().clone()
+    net.conv1.weight = nn.Parameter(torch.randn_like(values))
+    pruned = surgeon.cut({"conv1": [0, 1]})
+    assert torch.equal(pruned.conv1.weight, net.conv1.weight[[0, 1]]) and torch.equal(old, values)
 
 
 def test_a_selection_of_other_channels_is_caught() -> None:

@@ -49,6 +49,44 @@ class Padded(nn.Module):
         return self.linear(x.view(x.size(0), -1))
 
 
+class Bottleneck(nn.Module):
+    """A post-activation bottleneck with a convolution as its shortcut, as in ResNet-50."""
+
+    def __init__(self, in_channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(in_channels, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = nn.Sequential()
+        if in_channels != 4 * width:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(in_channels, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        out += self.downsample(x)
+        return self.relu(out)
+
+
+def bottlenecks_b() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1),
+        nn.BatchNorm2d(6),
+        nn.ReLU(inplace=True),
+        Bottleneck(6, 3, 1),
+        Bottleneck(12, 3, 1),
+        Bottleneck(12, 5, 2),
+        Bottleneck(20, 5, 1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(20, 5),
+    )
+
+
 class Dense(nn.Module):
     """Each layer reads the concatenation of all before it."""
 
@@ -224,6 +262,7 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "option b": (lambda: networks.ImageNetResNet((1, 2), 5), (1, 3, 24, 24)),
     "pre-activation": (lambda: networks.PreactResNet(1, 5, bottleneck=False), IMAGES),
     "bottlenecks": (lambda: networks.PreactResNet(1, 5, bottleneck=True), IMAGES),
+    "bottlenecks, option b": (bottlenecks_b, IMAGES),
     "mobilenet": (lambda: networks.MobileNetV2(5, width=0.1), (1, 3, 32, 32)),
     "densenet": (Dense, IMAGES),
     "grouped": (Grouped, IMAGES),

@@ -19,7 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from evoprune.pruning.follow import Trace, call_network, detached_copy, follow, untouched_randomness
+from evoprune.pruning.follow import (
+    Trace,
+    call_network,
+    detached_copy,
+    follow,
+    reading_copy,
+    untouched_randomness,
+)
 from evoprune.pruning.sites import Site, Structure
 
 
@@ -63,9 +70,9 @@ def measure_latency(
 
     On the inputs' device, or another one; the network itself is not moved and its mode not changed.
     """
-    network = detached_copy(model).eval()
+    network = reading_copy(model)
     if device is not None:
-        network = network.to(device)
+        network = detached_copy(network).to(device)
         inputs = tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs)
     devices = {parameter.device for parameter in network.parameters()}
     times = []

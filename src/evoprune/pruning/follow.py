@@ -85,14 +85,19 @@ class Trace:
     complaints: tuple[tuple[frozenset[int], str], ...] = ()
 
 
-def detached_copy(model: nn.Module) -> nn.Module:
-    """A copy that shares nothing with the network."""
+def detached_copy(model: nn.Module, given: Mapping[int, Any] | None = None) -> nn.Module:
+    """A copy that shares nothing with the network; `given` says what stands for objects, by their id."""
     try:
-        return copy.deepcopy(model)
+        return copy.deepcopy(model, dict(given or {}))
     except Exception as error:
         raise NetworkError(
             f"the network is copied before it is cut, and cannot be copied: {type(error).__name__}: {error}"
         ) from error
+
+
+def reading_copy(model: nn.Module) -> nn.Module:
+    """A copy in eval mode to look at and to run: its parameters are the network's own, all else is not."""
+    return detached_copy(model, {id(parameter): parameter for parameter in model.parameters()}).eval()
 
 
 def call_network(model: nn.Module, inputs: Any) -> Any:
@@ -114,7 +119,7 @@ def untouched_randomness(inputs: Any) -> Iterator[None]:
 
 def follow(model: nn.Module, example_inputs: Any, *, selected: Collection[str] = ()) -> Trace:
     """Follow the channels; `selected` layers read through a selection of their own."""
-    network = detached_copy(model).eval()
+    network = reading_copy(model)
     follower = _Follower(network, frozenset(selected))
     with untouched_randomness(example_inputs), torch.inference_mode():
         inputs = tree_map_only(Tensor, torch.clone, example_inputs)

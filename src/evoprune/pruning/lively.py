@@ -20,14 +20,13 @@ LEVEL = 2.0
 
 
 def enliven(network: nn.Module, structure: Structure, inputs: Any, generator: torch.Generator) -> None:
-    """Give the network (in eval mode), in place, lively weights for these inputs."""
+    """Give the network (in eval mode), in place, lively weights for these inputs, in one forward pass."""
     handles = []
-    set_already: set[int] = set()
     for layer in structure.trace.layers.values():
         module = network.get_submodule(layer.name)
-        handles.append(
-            module.register_forward_hook(_setting(layer, set_already, generator), with_kwargs=True)
-        )
+        setting = _Setting(layer, generator)
+        handles.append(module.register_forward_pre_hook(setting.before, with_kwargs=True))
+        handles.append(module.register_forward_hook(setting.after))
     try:
         with torch.no_grad():
             call_network(network, inputs)
@@ -36,47 +35,42 @@ def enliven(network: nn.Module, structure: Structure, inputs: Any, generator: to
             handle.remove()
 
 
-def _setting(layer: Layer, done: set[int], generator: torch.Generator) -> Any:
-    """A hook that sets a layer's weights at its first call, and calls it again."""
+class _Setting:
+    """Sets a layer's weights right before its first call, and brings them to size right after it."""
 
-    def hook(module: Any, args: Any, kwargs: Any, output: Tensor) -> Tensor | None:
-        if layer.kind == "select" or id(module) in done:
+    def __init__(self, layer: Layer, generator: torch.Generator) -> None:
+        self._layer = layer
+        self._generator = generator
+        self._calls = 0
+
+    def before(self, module: Any, args: Any, kwargs: Any) -> None:
+        self._calls += 1
+        if self._calls > 1 or "weight" not in module._parameters:
+            return  # later calls see the same weights; computed weights are what they are
+        if self._layer.kind in ("batch_norm", "instance_norm"):
+            _set_norm(module, args[0] if args else next(iter(kwargs.values())), self._generator)
+        elif self._layer.kind == "prelu":
+            module.weight.copy_(_uniform(module.weight, 0.1, 0.4, self._generator))
+        elif self._layer.kind != "select":
+            fan_in = max(1, module.weight[0].numel())
+            module.weight.copy_(_normal(module.weight, self._generator) / fan_in**0.5)
+            if module.bias is not None:
+                module.bias.zero_()
+
+    def after(self, module: Any, args: Any, output: Tensor) -> Tensor | None:
+        weighted = self._layer.produces or self._layer.kind == "depthwise"
+        if self._calls > 1 or not weighted or "weight" not in module._parameters:
             return None
-        done.add(id(module))
-        if layer.kind in ("batch_norm", "instance_norm"):
-            _set_norm(module, (args[0] if args else next(iter(kwargs.values()))), generator)
-        elif layer.kind == "prelu":
-            module.weight.copy_(_uniform(module.weight, 0.1, 0.4, generator))
-        elif not _set_weights(module, layer, generator):
-            return None
-        again: Tensor = module.forward(*args, **kwargs)
-        if layer.produces or layer.kind == "depthwise":
-            _center(module, layer, again)
-            again = module.forward(*args, **kwargs)
-        return again
-
-    return hook
-
-
-def _set_weights(module: Any, layer: Layer, generator: torch.Generator) -> bool:
-    if "weight" not in module._parameters:
-        return False  # computed from something else
-    fan_in = max(1, module.weight[0].numel())
-    module.weight.copy_(_normal(module.weight, generator) / fan_in**0.5)
-    if module.bias is not None:
-        module.bias.zero_()
-    return True
-
-
-def _center(module: Any, layer: Layer, output: Tensor) -> None:
-    """Bring the outputs to size one, and where there is a bias, to around `LEVEL`."""
-    if "weight" not in module._parameters:
-        return
-    size = output.square().mean().sqrt().clamp(min=1e-3)
-    module.weight.div_(size)
-    if module.bias is not None:
-        axis = output.ndim - 1 if layer.kind == "linear" else output.ndim - 1 - len(module.kernel_size)
+        # To size one, and where there is a bias, to around `LEVEL`.
+        size = output.square().mean().sqrt().clamp(min=1e-3)
+        module.weight.div_(size)
+        if module.bias is None:
+            return output / size
+        axis = output.ndim - 1 if self._layer.kind == "linear" else output.ndim - 1 - len(module.kernel_size)
         module.bias.copy_(LEVEL - output.movedim(axis, 0).flatten(1).mean(dim=1) / size)
+        shape = [-1 if at == axis else 1 for at in range(output.ndim)]
+        shifted: Tensor = output / size + module.bias.view(shape)
+        return shifted
 
 
 def _set_norm(module: Any, seen: Tensor, generator: torch.Generator) -> None:
@@ -92,8 +86,9 @@ def _set_norm(module: Any, seen: Tensor, generator: torch.Generator) -> None:
 
 
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+    return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
 
 
 def _uniform(like: Tensor, low: float, high: float, generator: torch.Generator) -> Tensor:
-    return (low + (high - low) * torch.rand(like.shape, generator=generator, dtype=torch.float64)).to(like)
+    uniform = torch.rand(like.shape, generator=generator, dtype=like.dtype)
+    return (low + (high - low) * uniform).to(like.device)

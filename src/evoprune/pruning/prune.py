@@ -140,7 +140,7 @@ def prune(
             "the network has no site whose channels can be removed" + "".join(f"\n  {r}" for r in reasons)
         )
     rule.check(surgeon.sites)
-    scorer, what = _scorer(function_or_scores, surgeon, data, device=device, seed=seed)
+    scorer, what = _scorer(function_or_scores, surgeon, data, ignore=ignore, device=device, seed=seed)
     if steps > 1 and what["scores"] == "given":
         raise ScoringError(
             "steps= scores the network anew before each step; that needs a function, not scores"
@@ -231,11 +231,12 @@ def _scores(
 
 
 def _scorer(
-    given: Any, surgeon: Surgeon, data: Any, *, device: Any, seed: int
+    given: Any, surgeon: Surgeon, data: Any, *, ignore: Collection[str], device: Any, seed: int
 ) -> tuple[Scorer, dict[str, Any]]:
     """What scores a network's sites, and how to say so in a record."""
     if isinstance(given, Mapping):
-        scores = _single(given)
+        # Scores of sites that are left whole may come along.
+        scores = {name: values for name, values in _single(given).items() if name not in ignore}
         return lambda network, sites: scores, {"scores": "given"}
     if type(given).__module__.startswith("torch_pruning") or _is_importance(given):
         from evoprune.integrations.torch_pruning import importance_scores

@@ -108,35 +108,43 @@ def cut(model: nn.Module, structure: Structure, kept: Mapping[str, tuple[int, ..
         removed = np.ones(site.channels, dtype=bool)
         removed[list(kept[site.name])] = False
         alive[structure.classes[site.name][removed]] = False
-    pruned = detached_copy(model)
-    # Parameters that layers share stay shared: old parameter's id → (it, so that the id stays its own, new).
-    made: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
+    # The copy gets the cut tensors in place of the old ones, by identity, so that shared ones stay shared.
+    tensors: dict[int, Tensor] = {}
     for layer in layers.values():
-        _cut_layer(pruned.get_submodule(layer.name), layer, alive, made)
+        tensors |= _cut_tensors(model.get_submodule(layer.name), layer, alive, tensors)
+    pruned = detached_copy(model, tensors)
+    for layer in layers.values():
+        _fit_layer(pruned.get_submodule(layer.name), layer, alive)
     return pruned
 
 
-def _cut_layer(
-    module: Any, layer: Layer, alive: Any, made: dict[int, tuple[nn.Parameter, nn.Parameter]]
-) -> None:
+def _cut_tensors(module: Any, layer: Layer, alive: Any, done: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """The tensors of a layer that get smaller: id of the old → the new."""
     ins, outs = np.flatnonzero(alive[layer.in_ids]), np.flatnonzero(alive[layer.out_ids])
     whole = len(ins) == len(layer.in_ids) and len(outs) == len(layer.out_ids)
+    if layer.kind == "select" or whole or not len(layer.out_ids):
+        return {}
+    cut_ones: dict[int, Tensor] = {}
+    for name, parameter in module.named_parameters(recurse=False):
+        if id(parameter) not in done:
+            values = sliced(parameter.detach(), name, layer, ins, outs)
+            cut_ones[id(parameter)] = nn.Parameter(values, requires_grad=parameter.requires_grad)
+    for name in ("running_mean", "running_var"):
+        if getattr(module, name, None) is not None:
+            cut_ones[id(getattr(module, name))] = taken(getattr(module, name), 0, outs)
+    return cut_ones
+
+
+def _fit_layer(module: Any, layer: Layer, alive: Any) -> None:
+    """Make a copied layer's sizes and selections those of its tensors."""
+    ins, outs = np.flatnonzero(alive[layer.in_ids]), np.flatnonzero(alive[layer.out_ids])
     if layer.kind == "select":
         _choose_again(module, layer.index, layer.in_ids, outs, alive)
         return
     if layer.stream_ids is not None:
         _choose_again(module, layer.index, layer.stream_ids, ins, alive)
-    if whole or not len(layer.out_ids):
-        return
-    for name, parameter in list(module.named_parameters(recurse=False)):
-        if id(parameter) not in made:
-            values = sliced(parameter.detach(), name, layer, ins, outs)
-            made[id(parameter)] = parameter, nn.Parameter(values, requires_grad=parameter.requires_grad)
-        module.register_parameter(name, made[id(parameter)][1])
-    for name in ("running_mean", "running_var"):
-        if getattr(module, name, None) is not None:
-            module.register_buffer(name, taken(getattr(module, name), 0, outs))
-    _set_sizes(module, layer, len(ins), len(outs))
+    if len(layer.out_ids):
+        _set_sizes(module, layer, len(ins), len(outs))
 
 
 def _choose_again(module: nn.Module, index: Ids | None, stream: Ids, outs: Ids, alive: Any) -> None:
@@ -177,7 +185,7 @@ def _sides(layer: Layer) -> tuple[Ids, Ids]:
 
 def taken(tensor: Tensor, axis: int, index: Ids) -> Tensor:
     """A copy of the tensor at these places of an axis."""
-    return tensor.detach().index_select(axis, torch.as_tensor(index, device=tensor.device)).clone()
+    return tensor.detach().index_select(axis, torch.as_tensor(index, device=tensor.device))
 
 
 def _set_sizes(module: Any, layer: Layer, ins: int, outs: int) -> None:

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from evoprune.errors import SurgeryError
 from evoprune.networks.layers import ZERO, ChannelSelect, selection_of
 from evoprune.pruning.channels import Ids
-from evoprune.pruning.follow import Layer, call_network, detached_copy, untouched_randomness
+from evoprune.pruning.follow import Layer, call_network, detached_copy, reading_copy, untouched_randomness
 from evoprune.pruning.lively import enliven
 from evoprune.pruning.sites import Site, Structure
 
@@ -29,6 +29,7 @@ Kept: TypeAlias = Mapping[str, tuple[int, ...]]
 Cut: TypeAlias = Callable[[nn.Module, Structure, Kept], nn.Module]
 
 SEED = 20220709
+SMALL = 2**25
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
@@ -42,11 +43,10 @@ class Verifier:
         self._cut = cut
         self._dtype = _working_dtype(model)
         self._original = self._reference(self._dtype)
-        # In double precision, so that channels of little effect show as well.
-        self._lively = self._reference(torch.float64)
-        with untouched_randomness(self._lively.inputs):
-            generator = torch.Generator().manual_seed(SEED)
-            enliven(self._lively.network, structure, self._lively.inputs, generator)
+        self._parameters = [id(parameter) for parameter in model.parameters()]
+        # In double precision channels of little effect show as well; for large networks that is too dear.
+        small = sum(parameter.numel() for parameter in model.parameters()) <= SMALL
+        self._lively = self._lively_reference(torch.float64 if small else self._dtype)
 
     def check(self, pruned: nn.Module, kept: Kept) -> None:
         """Raise `SurgeryError` unless the pruned network is the original without the other channels."""
@@ -56,21 +56,40 @@ class Verifier:
             raise SurgeryError(f"{self._guilty(kept)}: the pruned network {problem}")
 
     def _reference(self, dtype: torch.dtype) -> _Reference:
+        network, inputs = _prepared(self._model, dtype), _noise(self._example_inputs, dtype)
+        return _Reference(network, self._structure.sites, inputs, dtype)
+
+    def _lively_reference(self, dtype: torch.dtype) -> _Reference:
         inputs = _noise(self._example_inputs, dtype)
-        return _Reference(_prepared(self._model, dtype), self._structure.sites, inputs, dtype)
+        network = detached_copy(self._model).eval().to(dtype)
+        with untouched_randomness(inputs):
+            enliven(network, self._structure, inputs, torch.Generator().manual_seed(SEED))
+        return _Reference(network, self._structure.sites, inputs, dtype)
 
     def _problem(self, pruned: nn.Module, kept: Kept) -> str | None:
-        # The network may have been trained since the last cut.
-        _copy_values(self._model, self._original.network)
+        self._follow_training()
         problem = self._original.difference(_prepared(pruned, self._dtype), kept)
         if problem is not None and self._dtype != torch.float64:
             # Deep networks can blow rounding up; in double precision there is no such excuse.
-            exact = self._reference(torch.float64)
-            problem = exact.difference(_prepared(pruned, torch.float64), kept)
+            problem = self._reference(torch.float64).difference(_prepared(pruned, torch.float64), kept)
         return problem or self._lively_problem(kept)
 
+    def _follow_training(self) -> None:
+        """The network may have been trained since the last cut, or been given other parameters."""
+        if [id(parameter) for parameter in self._model.parameters()] != self._parameters:
+            self._original = self._reference(self._dtype)
+            self._parameters = [id(parameter) for parameter in self._model.parameters()]
+        _copy_values(self._model, self._original.network)
+
     def _lively_problem(self, kept: Kept) -> str | None:
-        return self._lively.difference(self._cut(self._lively.network, self._structure, kept), kept)
+        problem = self._against(self._lively, kept)
+        if problem is not None and self._lively.dtype != torch.float64:
+            problem = self._against(self._lively_reference(torch.float64), kept)
+        return problem
+
+    def _against(self, lively: _Reference, kept: Kept) -> str | None:
+        """What is wrong with the lively network's own cut, made in the same way."""
+        return lively.difference(self._cut(lively.network, self._structure, kept), kept)
 
     def _guilty(self, kept: Kept) -> str:
         """The sites whose cut alone shows the mismatch."""
@@ -284,7 +303,9 @@ def _copy_values(source: nn.Module, target: nn.Module) -> None:
     with torch.no_grad():
         for name, tensor in [*target.named_parameters(), *target.named_buffers()]:
             module, _, key = name.rpartition(".")
-            tensor.copy_(getattr(source.get_submodule(module), key))
+            current = getattr(source.get_submodule(module), key)
+            if current is not tensor:
+                tensor.copy_(current)
 
 
 def _working_dtype(model: nn.Module) -> torch.dtype:
@@ -293,7 +314,9 @@ def _working_dtype(model: nn.Module) -> torch.dtype:
 
 
 def _prepared(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy in eval mode, in the dtype to compare in."""
+    """A copy in eval mode, in the dtype to compare in; of that dtype, parameters need no copies."""
+    if all(p.dtype == dtype for p in model.parameters() if p.is_floating_point()):
+        return reading_copy(model)
     return detached_copy(model).eval().to(dtype)
 
 
