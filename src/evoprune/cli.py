@@ -27,6 +27,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Tasks": {
         "tasks": ("tasks", "list the tasks: network, data, cut, recipe, cost"),
         "train": ("train", "train the base network of a task and keep it"),
+        "score": ("score", "score and rank the channels of a task's network, in one pass for many functions"),
         "prune": ("prune", "score, cut and retrain, and print the paper's table row"),
         "compare": ("compare", "compare pruning functions, paired by seed"),
     },

@@ -227,15 +227,21 @@ class Task:
         return kept_by(self.surgeon, self.settings.cut, scored[name], sampled=sampled)
 
     def _scored(self, function: str, seed: int) -> evoprune.Scores:
-        network, sites = self.base().network, self.surgeon.sites
         if resolve(function).expr is None:
-            return evoprune.score(network, function, sites=sites, seed=seed)
+            return evoprune.score(self.base().network, function, sites=self.surgeon.sites, seed=seed)
+        return self.scores([function])
+
+    def scores(self, functions: Sequence[str]) -> evoprune.Scores:
+        """The base network's channels scored by functions on the scoring images, in one pass for all.
+
+        What the pass gathers is kept with the task, and only what is missing is gathered.
+        """
         known = self._statistics()
         scored = evoprune.score(
-            network,
-            function,
+            self.base().network,
+            functions,
             Batches(self.scoring),
-            sites=sites,
+            sites=self.surgeon.sites,
             seed=self.settings.base_seed,
             statistics=known,
         )
