@@ -156,7 +156,8 @@ def _floats(name: str, given: ArrayLike, dtype: str, layouts: dict[int, str]) ->
         array = np.asarray(_plain(given))
         if array.dtype.kind not in "fiub":
             raise TypeError(f"entries of type {array.dtype}")
-        array = array.astype(dtype).astype(np.float64)
+        with np.errstate(over="ignore"):  # what overflows is refused below
+            array = array.astype(dtype).astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ScoringError(f"{name} must be an array of numbers {expected}: {error}") from None
     if array.ndim not in layouts:

@@ -1,0 +1,321 @@
+"""Scoring against what it stands on: a plain forward pass, a NumPy loop, Torch-Pruning.
+
+    python benchmarks/bench_scoring.py [--images 2048] [--repeats 3] [--json FILE] [--only NAME …]
+
+Every line is a ratio of two things measured alternately in this run, each the least of its repeats. One
+thread unless OMP_NUM_THREADS says otherwise. Peak memory is measured in processes of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import evoprune
+from evoprune.expression.library import functions
+from evoprune.networks import resnet56, vgg16
+from evoprune.pruning.sites import Site, first_read, maps_of
+from evoprune.scoring.plan import plan
+
+STREAMABLE = [name for name in functions if name not in ("di", "mmd", "random")]
+BATCH = 128
+
+
+def images(count: int, classes: int = 10, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        torch.randn(count, 3, 32, 32, generator=generator),
+        torch.randint(classes, (count,), generator=generator),
+    )
+
+
+def forward(model: nn.Module, inputs: Tensor) -> None:
+    model.eval()
+    with torch.no_grad():
+        for start in range(0, len(inputs), BATCH):
+            model(inputs[start : start + BATCH])
+
+
+def side_by_side(repeats: int, *actions: Callable[[], Any]) -> list[float]:
+    """The least seconds of each, measured in turns."""
+    best = [float("inf")] * len(actions)
+    for _ in range(repeats):
+        for i, action in enumerate(actions):
+            started = time.perf_counter()
+            action()
+            best[i] = min(best[i], time.perf_counter() - started)
+    return best
+
+
+def over_forward(model: nn.Module, names: list[str], data: tuple[Tensor, Tensor], repeats: int) -> float:
+    sites = evoprune.sites(model, data[0][:1])
+    plain, scored = side_by_side(
+        repeats,
+        lambda: forward(model, data[0]),
+        lambda: evoprune.score(model, names, data, sites=sites, batch_size=BATCH),
+    )
+    return scored / plain
+
+
+def streamable(options: argparse.Namespace) -> dict[str, Any]:
+    """All streamable library functions over a forward pass of the same images, by label values."""
+    model = resnet56()
+    result = {"10 classes": over_forward(model, STREAMABLE, images(options.images), options.repeats)}
+    few = [name for name in STREAMABLE if not class_maps(name)]
+    for classes in (100, 1000):
+        data = images(options.images, classes)
+        result[f"{classes} classes"] = over_forward(model, few, data, options.repeats)
+    return {"ratio": result, "bar": {"10 classes": 1.25, "100 classes": 1.5, "1000 classes": 1.5}}
+
+
+def class_maps(name: str) -> bool:
+    """Whether a function needs a sum of maps for each class."""
+    return any(need.by_class and need.kind == "pixel moments" for need in plan(name).needs)
+
+
+def modes(options: argparse.Namespace) -> dict[str, Any]:
+    """How each library function is evaluated on ResNet-56, by site."""
+    model, data = resnet56(), images(64)
+    scores = evoprune.score(model, list(functions), data, sample=32)
+    return {"modes": {name: sorted(set(scores.modes[name].values())) for name in scores}}
+
+
+def single_images(options: argparse.Namespace) -> dict[str, Any]:
+    """di and mmd, each alone, over a forward pass of the images they read."""
+    model, data = resnet56(), images(min(options.images, options.sample))
+    return {"ratio": {name: over_forward(model, [name], data, 1) for name in ("di", "mmd")}, "bar": "reported"}
+
+
+def many_functions(options: argparse.Namespace) -> dict[str, Any]:
+    """50 random streamable functions over one of them."""
+    model, data = resnet56(), images(options.images)
+    sites = evoprune.sites(model, data[0][:1])
+    texts = random_functions(50, seed=0)
+    one, fifty = side_by_side(
+        options.repeats,
+        lambda: evoprune.score(model, texts[:1], data, sites=sites, batch_size=BATCH),
+        lambda: evoprune.score(model, texts, data, sites=sites, batch_size=BATCH),
+    )
+    return {"ratio": fifty / one, "bar": 1.3, "functions": texts, "statistics": len(plan(texts).needs)}
+
+
+def random_functions(count: int, seed: int) -> list[str]:
+    """Random trees as evolution starts from, of those that can be streamed and read maps."""
+    from evoprune.evolution.variation import Settings, random_tree
+
+    rng = np.random.default_rng(seed)
+    texts: dict[str, None] = {}
+    while len(texts) < count:
+        tree = random_tree(Settings(), rng)
+        if tree is None or not tree.operands & {"F", "F+", "F-"} or not plan(tree).streamed:
+            continue
+        try:
+            evoprune.score(vgg_like(), tree, images(64), batch_size=64)
+        except evoprune.EvopruneError:
+            continue
+        texts[str(tree)] = None
+    return list(texts)
+
+
+def vgg_like() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3))
+
+
+def memory(options: argparse.Namespace) -> dict[str, Any]:
+    """Peak memory above a forward pass, at ten times the images."""
+    peaks = {}
+    for count in (options.images, 10 * options.images):
+        for what in ("forward", "score"):
+            run = subprocess.run(
+                [sys.executable, __file__, "--peak", what, "--images", str(count)],
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+            peaks[what, count] = int(run.stdout.split()[-1])
+    above = {n: peaks["score", n] - peaks["forward", n] for n in (options.images, 10 * options.images)}
+    few, many = above.values()
+    return {"ratio": many / few, "bar": 1.1, "MiB above the forward pass": {k: v / 1024 for k, v in above.items()}}
+
+
+def peak(what: str, count: int) -> None:
+    """Print the peak memory (KiB) of one pass; images are made batch by batch, as a loader would."""
+    torch.set_num_threads(1)
+    model = resnet56()
+
+    def batches() -> Any:
+        for start in range(0, count, BATCH):
+            yield images(min(BATCH, count - start), seed=start)
+
+    if what == "forward":
+        for inputs, _ in batches():
+            forward(model, inputs)
+    else:
+        evoprune.score(model, STREAMABLE, batches(), sites=evoprune.sites(model, images(1)[0]))
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def numpy_loop(options: argparse.Namespace) -> dict[str, Any]:
+    """Against a vectorised NumPy loop over channels, on the maps of VGG-16's layers.
+
+    The loop gets its maps for nothing; ours has them already too: both start from arrays.
+    """
+    model = vgg16()
+    count = min(options.images, 1024)
+    data = images(count)
+    sites = evoprune.sites(model, data[0][:1])
+    ratios = {}
+    for site in (sites[1], sites[4], sites[8]):
+        maps = maps_at(model, site, data[0])
+        labels = data[1].numpy()
+        array = maps.numpy()
+        loop, ours = side_by_side(
+            options.repeats,
+            lambda array=array, labels=labels: xi_star_by_channel(array, labels),
+            lambda maps=maps, site=site: from_maps(maps, data[1], site),
+        )
+        np.testing.assert_allclose(from_maps(maps, data[1], site), xi_star_by_channel(array, labels), rtol=1e-4)
+        ratios[f"{site.name} {list(maps.shape[1:])}"] = loop / ours
+    return {"ratio": ratios, "bar": "≥ 50"}
+
+
+def from_maps(maps: Tensor, labels: Tensor, site: Site) -> np.ndarray:
+    """ξ* by the streaming sums, from maps in memory."""
+    from evoprune.scoring.accumulate import Batch, SiteSums
+    from evoprune.scoring.execute import evaluate
+    from evoprune.scoring.leaves import StatisticLeaves
+    from evoprune.scoring.statistics import SiteStatistics
+
+    chosen = plan("xi_star")
+    sums = SiteSums(chosen.needs, site.map_size, {})
+    for start in range(0, len(maps), BATCH):
+        sums.add(Batch(maps[start : start + BATCH].flatten(2), labels[start : start + BATCH]))
+    for each in sums.by_need.values():
+        each.settle()
+    statistics = SiteStatistics(site.channels, site.map_size, tuple(sums.by_need.values()))
+    counts = torch.bincount(labels).double()
+    leaves = StatisticLeaves(statistics, counts, len(labels), {"W": torch.zeros(1, 1, 1, 1)})
+    return evaluate(chosen.program, leaves, site.channels)[0].numpy()
+
+
+def xi_star_by_channel(maps: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """ξ* as one would write it well in NumPy: vectorised over images and pixels, looped over channels."""
+    scores = np.zeros(maps.shape[1])
+    kinds = np.unique(labels)
+    for channel in range(maps.shape[1]):
+        f = np.ascontiguousarray(maps[:, channel]).reshape(len(maps), -1).astype(np.float64)
+        mean_map = f.mean(0)
+        for k in kinds:
+            plus, minus = f[labels == k], f[labels != k]
+            a, b, m = plus.var(), minus.var(), minus.mean()
+            third = ((mean_map.std() * b * mean_map + a - m) ** 2).sum() / (a + b + 0.05)
+            scores[channel] += b / (a + 0.05) + a / (b + 0.05) + third
+    return scores / len(kinds)
+
+
+def maps_at(model: nn.Module, site: Site, inputs: Tensor) -> Tensor:
+    seen: list[Tensor] = []
+    reader = model.get_submodule(first_read(site).module)
+    handle = reader.register_forward_pre_hook(lambda module, args: seen.append(maps_of(site, args[0]).clone()))
+    forward(model, inputs)
+    handle.remove()
+    return torch.cat(seen)
+
+
+def taylor(options: argparse.Namespace) -> dict[str, Any]:
+    """Against Torch-Pruning's Taylor importance with its backward pass, over all images."""
+    import torch_pruning
+
+    model = resnet56()
+    data = images(options.images)
+    sites = evoprune.sites(model, data[0][:1])
+    graph = torch_pruning.DependencyGraph().build_dependency(model, data[0][:1])
+
+    def theirs() -> None:
+        importance = torch_pruning.importance.GroupTaylorImportance()
+        model.zero_grad()
+        for start in range(0, len(data[0]), BATCH):
+            stop = start + BATCH
+            nn.functional.cross_entropy(model(data[0][start:stop]), data[1][start:stop]).backward()
+        for group in graph.get_all_groups(root_module_types=[nn.Conv2d]):
+            importance(group)
+
+    ours, other = side_by_side(
+        options.repeats,
+        lambda: evoprune.score(model, STREAMABLE, data, sites=sites, batch_size=BATCH),
+        theirs,
+    )
+    return {"ratio": ours / other, "bar": "< 1"}
+
+
+def precision(options: argparse.Namespace) -> dict[str, Any]:
+    """ξ* on float32 maps with mean 1000 and deviation 1, streamed, against the definition in float64."""
+    generator = torch.Generator().manual_seed(1)
+    model = nn.Sequential(nn.Conv2d(4, 4, 1, bias=False), nn.Conv2d(4, 1, 1))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(4)[:, :, None, None])
+    inputs = 1000 + torch.randn(2000, 4, 8, 8, generator=generator)
+    labels = torch.randint(10, (2000,), generator=generator)
+    (site,) = evoprune.sites(model, inputs[:1])
+    want = evoprune.score_arrays("xi_star", inputs.double(), labels, dtype="float64", executor="reference")
+    got = evoprune.score(model, "xi_star", (inputs, labels), sites=[site])["xi_star"][site.name].numpy()
+    return {"relative error": float(np.max(np.abs(got - want) / np.abs(want))), "bar": 1e-4}
+
+
+BENCHES = {
+    "modes": modes,
+    "streamable functions over a forward pass": streamable,
+    "di and mmd over a forward pass": single_images,
+    "50 random functions over 1": many_functions,
+    "peak memory at 10x images": memory,
+    "NumPy loop over ours": numpy_loop,
+    "ours over Taylor with backward": taylor,
+    "precision far from zero": precision,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--images", type=int, default=2048)
+    parser.add_argument("--sample", type=int, default=2000, help="images for di and mmd")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/scoring.json"))
+    parser.add_argument("--only", nargs="*", default=list(BENCHES), choices=list(BENCHES))
+    parser.add_argument("--peak", choices=["forward", "score"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.peak:
+        peak(options.peak, options.images)
+        return
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    known = json.loads(options.json.read_text()) if options.json.exists() else {}
+    for name in options.only:
+        known[name] = BENCHES[name](options)
+        print(f"{name}: {json.dumps(known[name], ensure_ascii=False)}", flush=True)
+    known["settings"] = {
+        "images": options.images,
+        "repeats": options.repeats,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
