@@ -51,7 +51,9 @@ def test_one_wrong_channel_of_a_trained_network_is_caught(
     honest = surgery.cut
 
     def lying(model: nn.Module, structure: Any, kept: Any) -> nn.Module:
-        return honest(model, structure, dict(kept) | {"layer3.8.conv1": tuple(range(1, 33))})
+        asked = kept["layer3.8.conv1"]
+        wrong = tuple(range(1, 33)) if len(asked) == 32 else asked
+        return honest(model, structure, dict(kept) | {"layer3.8.conv1": wrong})
 
     monkeypatch.setattr(surgery, "cut", lying)
     monkeypatch.setattr(surgery.Verifier, "_check_tensors", lambda *_: None)
