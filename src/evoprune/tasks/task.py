@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,11 +15,12 @@ from torch import nn
 
 import evoprune
 from evoprune import config
-from evoprune.errors import ConfigError, DataError, SavedFileError, TrainingError
+from evoprune.errors import DataError, SavedFileError, TrainingError
 from evoprune.expression.library import resolve
 from evoprune.pruning.prune import Pruned
 from evoprune.pruning.surgery import Surgeon
 from evoprune.tasks.batches import Batches, Split
+from evoprune.tasks.building import build, with_weights
 from evoprune.tasks.cutting import counts, kept_by, surgeon_of
 from evoprune.tasks.datasets import Data, load_data, named_shape, stratified
 from evoprune.tasks.importances import IMPORTANCES, check_method, importance_scores_of
@@ -139,7 +138,7 @@ class Task:
         chosen, network = self.settings, self.untrained()
         if chosen.weights is not None:
             self._try(network)
-            return _with_weights(network, read_weights(chosen.weights), chosen.weights)
+            return with_weights(network, read_weights(chosen.weights), chosen.weights)
         folder = self.base_folder
         if folder is not None and (folder / "base.safetensors").exists():
             weights, header = read_tensors(folder / "base.safetensors", BASE_FORMAT)
@@ -148,7 +147,7 @@ class Task:
                     f"{folder / 'base.safetensors'} was trained on other images of {self.data.name!r} than "
                     "those here; remove it to train anew"
                 )
-            return _with_weights(network, weights, folder / "base.safetensors")
+            return with_weights(network, weights, folder / "base.safetensors")
         self._try(network)
         train(network, self.data.train, chosen.base, seed=chosen.base_seed, folder=folder, watcher=watcher)
         if folder is not None:
@@ -381,62 +380,3 @@ def named(name: str, *, folder: str | Path | None = None, device: str = "cpu", *
     by its name.
     """
     return Task.from_spec(changed(name, changes), folder=folder, device=device)
-
-
-def build(network: str, options: Mapping[str, Any]) -> nn.Module:
-    """Call a `module:factory` with its options."""
-    module_name, _, name = network.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"network {network!r}: there is no module {error.name!r}; it must be importable, "
-            "installed or below the folder you are in"
-        ) from None
-    except Exception as error:
-        raise ConfigError(f"network {network!r}: importing {module_name} failed: {error!r}") from error
-    factory = getattr(module, name, None)
-    if not callable(factory):
-        made = [
-            other for other, value in vars(module).items() if callable(value) and not other.startswith("_")
-        ]
-        raise ConfigError(config.unknown_key(name, made, where=module_name, what="factory"))
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # what is written in C may have none
-        signature = inspect.signature(lambda **options: None)
-    try:
-        signature.bind(**options)
-    except TypeError as error:
-        raise ConfigError(
-            f"network {network!r} cannot be called with the options {dict(options)}: {error}; "
-            f"it takes {signature}"
-        ) from None
-    made = factory(**options)
-    if not isinstance(made, nn.Module):
-        raise ConfigError(f"network {network!r} gave {type(made).__name__}, expected a torch.nn.Module")
-    return made
-
-
-def _with_weights(network: nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> nn.Module:
-    own = network.state_dict()
-    # Counts of batches are no weights, and older files have none.
-    missing = [name for name in own if name not in weights and not name.endswith("num_batches_tracked")]
-    unknown = [name for name in weights if name not in own]
-    shapes = [
-        f"{name} {tuple(weights[name].shape)} for {tuple(own[name].shape)}"
-        for name in own
-        if name in weights and weights[name].shape != own[name].shape
-    ]
-    problems = {"lacks": missing, "has besides": unknown, "has in other shapes": shapes}
-    told = [
-        f"it {what} {', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
-        for what, names in problems.items()
-        if names
-    ]
-    if told:
-        raise SavedFileError(f"{path} does not fit the network {type(network).__name__}: {'; '.join(told)}")
-    network.load_state_dict(
-        {name: value.to(own[name].dtype) for name, value in weights.items()}, strict=False
-    )
-    return network
