@@ -226,6 +226,12 @@ class Scaled(nn.Module):
         return x * self.scale
 
 
+class Transposed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
+
+
+POOLED, UNPOOL = (nn.Flatten(2), nn.AdaptiveAvgPool1d(1)), nn.Unflatten(2, (1, 1))
 REFUSED: dict[str, tuple[nn.Module, str]] = {
     "GroupNorm": (between(nn.GroupNorm(2, 8)), "GroupNorm 'middle'"),
     "LayerNorm": (between(nn.LayerNorm([8, 6, 6])), "LayerNorm 'middle'"),
@@ -249,6 +255,14 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     "a parameter of its own": (between(Scaled()), "operation mul in Scaled 'middle'.* tensor of 8 channels"),
     "spectral norm": (
         between(spectral_norm(nn.Conv2d(8, 8, 1))), "weight of .* 'middle' is computed"
+    ),
+    "stack": (between(lambda x: torch.stack([x, x.neg()]).sum(0)), "operation stack"),
+    "attention": (
+        between(lambda x: functional.scaled_dot_product_attention(x, x, x)), "scaled_dot_product_attention"
+    ),
+    "convolution over channels": (
+        between(nn.Sequential(*POOLED, Transposed(), nn.Conv1d(1, 1, 3, padding=1), Transposed(), UNPOOL)),
+        r"Conv1d 'middle\.3' works along another axis",
     ),
     "numpy": (between(lambda x: torch.from_numpy(x.numpy())), "or nothing, reads them"),
 }  # fmt: skip
@@ -305,6 +319,53 @@ def test_outputs_that_are_mixed_are_no_ones_business() -> None:
             return boxes, self.labels(x).softmax(1).argmax(1)
 
     assert [site.name for site in sites(Heads(), torch.randn(2, 3, 4, 4))] == ["body"]
+
+
+def test_a_gate_of_one_channel_leaves_it_whole() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.gate, self.last = (
+                nn.Conv2d(3, 8, 1),
+                nn.Conv2d(8, 1, 3, padding=1),
+                nn.Conv2d(8, 2, 1),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.body(x)
+            return self.last(x * torch.sigmoid(self.gate(x)))
+
+    surgeon = evoprune.Surgeon(Gated(), torch.randn(1, 3, 5, 5))
+    assert [site.name for site in surgeon.sites] == ["body"]
+    surgeon.cut({"body": [0, 4]})
+
+
+def test_networks_without_followable_layers() -> None:
+    class Functional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 3, 1, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.conv2d(x, self.weight)
+
+    assert sites(Functional(), torch.randn(1, 3, 4, 4)) == ()
+    with pytest.raises(SiteError, match=r"no site.*\n  the operation conv2d in Functional"):
+        evoprune.prune(Functional(), "l1", example_inputs=torch.randn(1, 3, 4, 4), ratio=0.5)
+    with pytest.warns(DeprecationWarning, match=r"torch\.jit\.script"):
+        compiled = torch.jit.script(networks.digits_net())
+    with pytest.raises(NetworkError, match=r"'the network' is a .*ScriptModule"):
+        sites(compiled, torch.randn(1, 1, 8, 8))
+
+
+def test_what_no_layer_wrote_is_no_site() -> None:
+    pixels = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2))
+    with pytest.raises(SiteError, match="got '1'; this network has none"):
+        sites(pixels, torch.randn(1, 1, 4, 4), flatten_features=["1"])
+    chosen = nn.Sequential(networks.ChannelSelect([2, 0], 3), nn.Conv2d(2, 4, 1), nn.Conv2d(4, 2, 1))
+    with pytest.raises(SiteError, match="'0': no layer with filters writes them"):
+        sites(chosen, torch.randn(1, 3, 4, 4))
+    assert [site.name for site in sites(chosen, torch.randn(1, 3, 4, 4), ignore=["0"])] == ["1"]
 
 
 def test_unknown_names_are_refused_with_the_valid_ones() -> None:

@@ -49,6 +49,27 @@ class Padded(nn.Module):
         return self.linear(x.view(x.size(0), -1))
 
 
+class Concatenated(nn.Module):
+    """Option A by concatenation: the narrower stream twice (once times zero), and a loop over one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, padding=1)
+        self.conv1, self.conv2 = nn.Conv2d(6, 12, 3, 2, 1), nn.Conv2d(12, 12, 3, padding=1)
+        self.again = nn.Conv2d(12, 12, 3, padding=1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(12) for _ in range(2))
+        self.fc = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        y = self.conv2(torch.relu(self.conv1(x)))
+        x = functional.avg_pool2d(x, 1, 2)
+        x = torch.relu(y + torch.cat((x, x.mul(0)), 1))
+        for norm in self.norms:
+            x = x + torch.relu(norm(self.again(x)))
+        return self.fc(x.mean((2, 3)))
+
+
 class Bottleneck(nn.Module):
     """A post-activation bottleneck with a convolution as its shortcut, as in ResNet-50."""
 
@@ -259,6 +280,7 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lenet": (networks.LeNet5, (1, 1, 28, 28)),
     "option a": (lambda: networks.ResNet(1, 5), IMAGES),
     "option a, padded by hand": (Padded, IMAGES),
+    "option a, concatenated": (Concatenated, IMAGES),
     "option b": (lambda: networks.ImageNetResNet((1, 2), 5), (1, 3, 24, 24)),
     "pre-activation": (lambda: networks.PreactResNet(1, 5, bottleneck=False), IMAGES),
     "bottlenecks": (lambda: networks.PreactResNet(1, 5, bottleneck=True), IMAGES),

@@ -119,6 +119,12 @@ def untouched_randomness(inputs: Any) -> Iterator[None]:
 
 def follow(model: nn.Module, example_inputs: Any, *, selected: Collection[str] = ()) -> Trace:
     """Follow the channels; `selected` layers read through a selection of their own."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise NetworkError(
+                f"{name or 'the network'!r} is a {type(module).__name__}, which cannot be followed; "
+                "give it as it was before torch.jit"
+            )
     network = reading_copy(model)
     follower = _Follower(network, frozenset(selected))
     with untouched_randomness(example_inputs), torch.inference_mode():

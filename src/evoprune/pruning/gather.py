@@ -16,10 +16,9 @@ class Gatherer:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+        layers = trace.layers.values()
         size = 1 + max(
-            int(ids.max(initial=0))
-            for layer in trace.layers.values()
-            for ids in (layer.in_ids, layer.out_ids)
+            (int(ids.max(initial=0)) for layer in layers for ids in (layer.in_ids, layer.out_ids)), default=0
         )
         self.site_of = np.full(size, -1, dtype=np.int64)
         self.channel_of = np.full(size, -1, dtype=np.int64)
@@ -43,8 +42,10 @@ class Gatherer:
                 refused[self.names[number]] = self.refused[number]
             elif not reads[number]:
                 refused[self.names[number]] = "something that cannot be followed, or nothing, reads them"
+            elif (site := self._site(number, reads[number])) is None:
+                refused[self.names[number]] = "no layer with filters writes them"
             else:
-                found.append(self._site(number, reads[number]))
+                found.append(site)
         return found, refused
 
     def classes(self, name: str) -> Ids:
@@ -126,7 +127,7 @@ class Gatherer:
                 self.refused.setdefault(number, "a layer reads some of them more often than others")
         return reads
 
-    def _site(self, number: int, reads: list[tuple[Read, Layer, Ids]]) -> Site:
+    def _site(self, number: int, reads: list[tuple[Read, Layer, Ids]]) -> Site | None:
         count, trace = self.counts[number], self.trace
         rows = {
             layer.name: Rows(layer.name, tuple(self._places(layer.out_ids, number).tolist()))
@@ -139,7 +140,12 @@ class Gatherer:
         read, _, positions = reads[0]
         trail = read.trail.at(positions[:: len(positions) // count])
         filters = [row for row in producers if trace.layers[row.module].produces]
-        writer = self._last(trail.writer, trail.writer_row) or filters[0]
+        writer = self._last(trail.writer, trail.writer_row)
+        if writer is None and filters:
+            rows_each = len(filters[0].rows) // count
+            writer = Rows(filters[0].module, filters[0].rows[::rows_each])
+        if writer is None:
+            return None
         parents: tuple[tuple[str, int] | None, ...] = ()
         if self.selects[number] is not None:
             above = self.site_of[trail.ids].tolist()

@@ -178,7 +178,7 @@ def batch_norm_of(model: nn.Module, site: Site) -> Tensor:
 
 
 def _behind_flatten(trace: Trace, name: str) -> bool:
-    return any(read.layer == name and read.trail.sizes for read in trace.reads)
+    return any(r.layer == name and r.trail.sizes and (r.trail.writer >= 0).all() for r in trace.reads)
 
 
 def _stream_readers(trace: Trace, model: nn.Module) -> Iterable[str]:

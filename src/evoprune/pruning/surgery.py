@@ -101,8 +101,9 @@ def checked_kept(sites: Iterable[Site], kept: Mapping[str, Iterable[int]]) -> di
 def cut(model: nn.Module, structure: Structure, kept: Mapping[str, tuple[int, ...]]) -> nn.Module:
     """The network without the channels that are not kept; not verified."""
     layers = structure.trace.layers
-    size = 1 + max(int(layer.out_ids.max(initial=0)) for layer in layers.values())
-    size = max(size, 1 + max(int(layer.in_ids.max(initial=0)) for layer in layers.values()))
+    ids = [ids for layer in layers.values() for ids in (layer.in_ids, layer.out_ids)]
+    ids += [layer.stream_ids for layer in layers.values() if layer.stream_ids is not None]
+    size = 1 + max((int(some.max(initial=0)) for some in ids), default=0)
     alive = np.ones(size, dtype=bool)
     for site in structure.sites:
         removed = np.ones(site.channels, dtype=bool)
