@@ -97,7 +97,10 @@ def modes(options: argparse.Namespace) -> dict[str, Any]:
 def single_images(options: argparse.Namespace) -> dict[str, Any]:
     """di and mmd, each alone, over a forward pass of the images they read."""
     model, data = resnet56(), images(min(options.images, options.sample))
-    return {"ratio": {name: over_forward(model, [name], data, 1) for name in ("di", "mmd")}, "bar": "reported"}
+    return {
+        "ratio": {name: over_forward(model, [name], data, 1) for name in ("di", "mmd")},
+        "bar": "reported",
+    }
 
 
 def many_functions(options: argparse.Namespace) -> dict[str, Any]:
@@ -114,24 +117,25 @@ def many_functions(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def random_functions(count: int, seed: int) -> list[str]:
-    """Random trees as evolution starts from, of those that can be streamed and read maps."""
-    from evoprune.evolution.variation import Settings, random_tree
+    """Random trees as evolution starts from, of those that are streamed and read maps."""
+    from evoprune.evolution.variation import Nursery
 
-    rng = np.random.default_rng(seed)
+    rng, nursery = np.random.default_rng(seed), Nursery()
+    model, data = probe_network(), images(64)
     texts: dict[str, None] = {}
     while len(texts) < count:
-        tree = random_tree(Settings(), rng)
-        if tree is None or not tree.operands & {"F", "F+", "F-"} or not plan(tree).streamed:
+        child = nursery.random(rng)
+        if child is None or not child.expr.operands & {"F", "F+", "F-"} or not plan(child.expr).streamed:
             continue
         try:
-            evoprune.score(vgg_like(), tree, images(64), batch_size=64)
+            evoprune.score(model, child.expr, data)
         except evoprune.EvopruneError:
             continue
-        texts[str(tree)] = None
+        texts[str(child.expr)] = None
     return list(texts)
 
 
-def vgg_like() -> nn.Module:
+def probe_network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3))
 
@@ -150,7 +154,11 @@ def memory(options: argparse.Namespace) -> dict[str, Any]:
             peaks[what, count] = int(run.stdout.split()[-1])
     above = {n: peaks["score", n] - peaks["forward", n] for n in (options.images, 10 * options.images)}
     few, many = above.values()
-    return {"ratio": many / few, "bar": 1.1, "MiB above the forward pass": {k: v / 1024 for k, v in above.items()}}
+    return {
+        "ratio": many / few,
+        "bar": 1.1,
+        "MiB above the forward pass": {k: v / 1024 for k, v in above.items()},
+    }
 
 
 def peak(what: str, count: int) -> None:
@@ -189,7 +197,9 @@ def numpy_loop(options: argparse.Namespace) -> dict[str, Any]:
             lambda array=array, labels=labels: xi_star_by_channel(array, labels),
             lambda maps=maps, site=site: from_maps(maps, data[1], site),
         )
-        np.testing.assert_allclose(from_maps(maps, data[1], site), xi_star_by_channel(array, labels), rtol=1e-4)
+        np.testing.assert_allclose(
+            from_maps(maps, data[1], site), xi_star_by_channel(array, labels), rtol=1e-4
+        )
         ratios[f"{site.name} {list(maps.shape[1:])}"] = loop / ours
     return {"ratio": ratios, "bar": "≥ 50"}
 
@@ -231,7 +241,9 @@ def xi_star_by_channel(maps: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def maps_at(model: nn.Module, site: Site, inputs: Tensor) -> Tensor:
     seen: list[Tensor] = []
     reader = model.get_submodule(first_read(site).module)
-    handle = reader.register_forward_pre_hook(lambda module, args: seen.append(maps_of(site, args[0]).clone()))
+    handle = reader.register_forward_pre_hook(
+        lambda module, args: seen.append(maps_of(site, args[0]).clone())
+    )
     forward(model, inputs)
     handle.remove()
     return torch.cat(seen)

@@ -17,6 +17,7 @@ from evoprune import Expr, functions
 from evoprune.errors import ScoringError
 from evoprune.pruning.sites import Site, batch_norm_of, filters_of, first_read, maps_of
 from evoprune.scoring.plan import plan
+from evoprune.scoring.steps import CLASS
 from strategies import scalars
 
 
@@ -156,6 +157,10 @@ STREAMED = [
     "sum_g(tran(sub(tran(F), var_g(F))))",
     "mean_s(mean_s(mul(F, tran(tran(F)))))",
     "mean_g(sub(div(F, var_g(F)), mean_s(F)))",
+    "sum_g(sq(sub(var_g(F+), mul(mean_s(F), mean_g(F-)))))",
+    "std_s(sub(div(W_I, var_g(F+)), mean_g(F-)))",
+    "mean_g(sub(mean_g(F+), div(sq(ridge(mul(W_I, var_g(F-)), 0.5)), var_g(F+))))",
+    "sum_g(div(mean_s(F), sub(count_s(F+), count_s(F+))))",
 ]
 
 
@@ -211,6 +216,12 @@ def test_xi_star_needs_no_map_sums_per_class() -> None:
     assert (
         plan("xi_star").memory(channels=64, pixels=56 * 56, classes=1000) < 8 * 64 * (56 * 56 + 2 * 1000) + 1
     )
+
+
+def test_no_class_has_a_map_of_its_own_where_all_share_one() -> None:
+    for name in ("xi_star", "xi_1", "xi_star_code"):
+        for step in plan(name).program.steps:
+            assert step.scope < CLASS or not step.shape.axes, (name, step)
 
 
 def test_parameters_need_no_data() -> None:

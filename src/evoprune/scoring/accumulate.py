@@ -7,7 +7,7 @@ nothing cancels, whatever the split into batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from evoprune.expression.tree import Expr
 from evoprune.scoring.execute import evaluate_rows
 from evoprune.scoring.plan import F, Need
+from evoprune.scoring.planner import simplified
 from evoprune.scoring.steps import compile
 
 DOUBLE = torch.float64
@@ -25,6 +26,9 @@ FAR = 4.0
 
 CHUNK = 2**18
 """Entries of maps that are worked on at once, so that they stay in a core's cache."""
+
+SHORT = 32
+"""Columns up to which rows are short."""
 
 PENDING = 2**18
 """Images times channels that may wait to be merged into their classes."""
@@ -44,6 +48,7 @@ class Moments:
 
     mean: Tensor
     squares: Tensor | None
+    width: int
 
 
 @dataclass
@@ -142,49 +147,62 @@ class SiteSums:
     ) -> None:
         self.by_need: dict[Need, Accumulator] = {}
         self._map_size, self._parameters = map_size, parameters
-        self._by_image = _by_source(need for need in needs if need.kind == "moments")
-        self._by_batch = _by_source(need for need in needs if need.kind != "moments")
-        self._programs = {need.source: compile([need.source]) for need in needs}
+        self._by_image = [need for need in needs if need.kind == "moments"]
+        self._by_batch = [need for need in needs if need.kind != "moments"]
+        # Maps behind a ReLU are their own absolute values, which makes sources equal.
+        self._plain = {need.source: _without_abs(need.source) for need in needs}
+        sources = {*self._plain, *self._plain.values()}
+        self._programs = {source: compile([source]) for source in sources}
+        self._tells_sign = any(source != plain for source, plain in self._plain.items())
 
     def add(self, batch: Batch) -> bool:
         """Add a batch; False where a sum of it is not finite."""
         images, channels, pixels = batch.maps.shape
+        positive = self._tells_sign and bool(batch.maps.amin() >= 0)
+        finite = True
         # A chunk of images passes through all sources while it is in a core's cache.
         step = max(1, CHUNK // (channels * pixels)) if batch.maps.device.type == "cpu" else images
-        parts: dict[Need, list[Moments]] = {}
+        parts: dict[tuple[Expr, bool], list[Moments]] = {}
         for first in range(0, images, step) if self._by_image else ():
-            for source, needs in self._by_image.items():
-                values = self._values(source, batch.maps[first : first + step])
-                for need in needs:
-                    parts.setdefault(need, []).append(_moments(values, need.squares))
-                    if need not in self.by_need:
-                        self.by_need[need] = _start(need, values)
-        finite = True
-        for need, moments in parts.items():
-            finite &= self.by_need[need].wait(batch.rows, _joined(moments))
-        for source, needs in self._by_batch.items():
-            values = self._values(source, batch.maps)
+            chunk = batch.maps[first : first + step]
+            values: dict[Expr, Tensor] = {}
+            for source, squares in dict.fromkeys(
+                (self._source(n, positive), n.squares) for n in self._by_image
+            ):
+                if source not in values:
+                    values[source] = self._values(source, chunk)
+                parts.setdefault((source, squares), []).append(_moments(values[source], squares))
+        for need in self._by_image:
+            moments = _joined(parts[self._source(need, positive), need.squares])
+            if need not in self.by_need:
+                self.by_need[need] = _start(need, batch.maps, moments.width)
+            finite &= self.by_need[need].wait(batch.rows, moments)
+        groups: dict[Expr, list[Need]] = {}
+        for need in self._by_batch:
+            groups.setdefault(self._source(need, positive), []).append(need)
+        for source, needs in groups.items():
+            whole = self._values(source, batch.maps)
             for need in needs:
                 if need not in self.by_need:
-                    self.by_need[need] = _start(need, values)
-                finite &= _add_batch(self.by_need[need], values, batch.rows)
+                    self.by_need[need] = _start(need, whole, whole.shape[-1])
+                finite &= _add_batch(self.by_need[need], whole, batch.rows)
         return finite
+
+    def _source(self, need: Need, positive: bool) -> Expr:
+        return self._plain[need.source] if positive else need.source
 
     def _values(self, source: Expr, maps: Tensor) -> Tensor:
         """A source's values `[image, channel, column]` from maps of the same layout."""
         if source == F:
             return maps
-        program = self._programs[source]
-        values = evaluate_rows(program, maps.transpose(0, 1), self._map_size, self._parameters)
+        values = evaluate_rows(self._programs[source], maps.transpose(0, 1), self._map_size, self._parameters)
         values = values if values.ndim == 3 else values.unsqueeze(-1)
         return values.transpose(0, 1)
 
 
-def _by_source(needs: Iterable[Need]) -> dict[Expr, list[Need]]:
-    groups: dict[Expr, list[Need]] = {}
-    for need in needs:
-        groups.setdefault(need.source, []).append(need)
-    return groups
+def _without_abs(source: Expr) -> Expr:
+    plain = source.replace(Expr("abs", (F,)), F)
+    return plain.fold(lambda node, args: simplified(Expr(node.name, args, node.rho)))
 
 
 def _moments(values: Tensor, squares: bool) -> Moments:
@@ -192,26 +210,40 @@ def _moments(values: Tensor, squares: bool) -> Moments:
     width = values.shape[-1]
     if width == 1:
         mean = values[..., 0].to(DOUBLE)
-        return Moments(mean, torch.zeros_like(mean) if squares else None)
-    near = values.mean(-1)
+        return Moments(mean, torch.zeros_like(mean) if squares else None, 1)
+    near = _row_sums(values) / width
     deviations = values - near.unsqueeze(-1)
     # The mean of what is left corrects the rounding of the mean.
-    mean = near.to(DOUBLE) + deviations.sum(-1).to(DOUBLE) / width
-    return Moments(
-        mean, torch.linalg.vector_norm(deviations, dim=-1).to(DOUBLE).square() if squares else None
-    )
+    mean = near.to(DOUBLE) + _row_sums(deviations).to(DOUBLE) / width
+    return Moments(mean, _row_squares(deviations).to(DOUBLE) if squares else None, width)
+
+
+def _row_sums(values: Tensor) -> Tensor:
+    """Sums of the last axis; torch's reductions are slow over short rows, a product with ones is not."""
+    if values.shape[-1] > SHORT:
+        return values.sum(-1)
+    sums: Tensor = values @ values.new_ones(values.shape[-1])
+    return sums
+
+
+def _row_squares(values: Tensor) -> Tensor:
+    if values.shape[-1] <= SHORT:
+        return _row_sums(values.square())
+    lengths: Tensor = torch.linalg.vector_norm(values, dim=-1)
+    return lengths.square()
 
 
 def _joined(parts: Sequence[Moments]) -> Moments:
     if len(parts) == 1:
         return parts[0]
     squares = [part.squares for part in parts if part.squares is not None]
-    return Moments(torch.cat([part.mean for part in parts]), torch.cat(squares) if squares else None)
+    mean = torch.cat([part.mean for part in parts])
+    return Moments(mean, torch.cat(squares) if squares else None, parts[0].width)
 
 
-def _start(need: Need, values: Tensor) -> Accumulator:
-    """An empty accumulator with one row, for a source's values `[image, channel, column]`."""
-    _, channels, width = values.shape
+def _start(need: Need, values: Tensor, width: int) -> Accumulator:
+    """An empty accumulator with one row, for a source with so many columns, by its first values."""
+    channels = values.shape[1]
     shape = (
         (1, channels, width) if need.kind in ("pixel moments", "pixel products", "scatter") else (1, channels)
     )
@@ -230,7 +262,8 @@ def _start(need: Need, values: Tensor) -> Accumulator:
 
 
 def _shift(values: Tensor) -> Tensor | None:
-    """A point to measure from, `[channel, 1]`: the first batch's means where values lie far from zero."""
+    """A point to measure from, `[channel, 1]`: the first images' means where values lie far from zero."""
+    values = values[:16]
     means = values.mean((0, 2), dtype=DOUBLE)
     deviations = values - means.to(values.dtype)[:, None]
     spread = deviations.square().mean((0, 2), dtype=DOUBLE).sqrt()
@@ -253,31 +286,28 @@ def _add_batch(into: Accumulator, values: Tensor, rows: Tensor) -> bool:
         new = {"sum": sums.to(DOUBLE)}
         if "scatter" in into.fields:
             _add_outer_products(into.fields["scatter"][0], values)
+    elif into.need.kind == "pixel moments":
+        new = _moments_of_columns(values, place, count)
     else:
-        parts = [values[place == k] if len(present) > 1 else values for k in range(len(present))]
-        statistic = {
-            "products": _product_of_all,
-            "pixel products": _product_of_columns,
-            "pixel moments": _moments_of_columns,
-        }[into.need.kind]
-        each = [statistic(part) for part in parts]
-        new = {name: torch.stack([fields[name] for fields in each]) for name in each[0]}
+        values = values.prod(-1, dtype=DOUBLE) if into.need.kind == "products" else values
+        parts = [values[place == k] for k in range(len(present))] if len(present) > 1 else [values]
+        new = {"product": torch.stack([part.prod(0, dtype=DOUBLE) for part in parts])}
     into.merge(present, count, new)
     return all(_is_finite(value) for value in new.values())
 
 
-def _product_of_all(values: Tensor) -> dict[str, Tensor]:
-    return {"product": values.to(DOUBLE).prod(-1).prod(0)}
+def _moments_of_columns(values: Tensor, place: Tensor, count: Tensor) -> dict[str, Tensor]:
+    """Mean and squared deviations of each column over the images of each class."""
 
+    def summed(each: Tensor) -> Tensor:
+        return each.new_zeros((len(count), *each.shape[1:])).index_add_(0, place, each).to(DOUBLE)
 
-def _product_of_columns(values: Tensor) -> dict[str, Tensor]:
-    return {"product": values.to(DOUBLE).prod(0)}
-
-
-def _moments_of_columns(values: Tensor) -> dict[str, Tensor]:
-    mean = values.mean(0, dtype=DOUBLE)
-    deviations = values - mean.to(values.dtype)
-    return {"mean": mean, "squares": torch.linalg.vector_norm(deviations, dim=0).to(DOUBLE).square()}
+    images = _like(count, values)
+    near = (summed(values) / images).to(values.dtype)
+    deviations = values - (near if len(count) == 1 else near[place])
+    # The mean of what is left corrects the rounding of the mean.
+    mean = near.to(DOUBLE) + summed(deviations) / images
+    return {"mean": mean, "squares": summed(deviations.square_())}
 
 
 def _add_outer_products(scatter: Tensor, values: Tensor) -> None:

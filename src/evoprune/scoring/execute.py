@@ -191,7 +191,7 @@ def _div(call: _Call) -> Tensor:
 def quotient(x: Tensor, y: Tensor) -> Tensor:
     """x / y, and 0 where y is below 1e-12 in size."""
     dead = y.abs() < TINY
-    return torch.where(dead, 0.0, x / torch.where(dead, 1.0, y))
+    return (x / y).masked_fill_(dead, 0.0)
 
 
 def root(x: Tensor) -> Tensor:

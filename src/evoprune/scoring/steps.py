@@ -31,7 +31,7 @@ class KernelSum:
 class Step:
     """One value: a leaf, or an operator on the values of earlier steps.
 
-    `leaf` is what the executor must look up: an operand by name, a statistic, a KernelSum; None for operators.
+    `leaf` is what the executor must look up: an operand, a statistic, a KernelSum; None for operators.
     `rho` is what `ridge` adds, or what `inv` adds to a square matrix.
     """
 
