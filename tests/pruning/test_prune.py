@@ -179,7 +179,7 @@ def test_the_result_is_a_table(net: nn.Module, images: Tensor) -> None:
         ),
         ({"ratio": 0.5, "per_site": {"fc": 0.1}}, SiteError, "unknown site 'fc'"),
         ({"flops": 0.99, "selection": True}, TargetError, "nearest that can be reached is 9"),
-        ({"ratio": 0.5, "steps": 0}, SiteError, "whole number from 1, got 0"),
+        ({"ratio": 0.5, "steps": 0}, TargetError, "whole number from 1, got 0"),
     ],
 )
 def test_bad_input(

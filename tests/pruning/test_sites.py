@@ -196,6 +196,14 @@ def test_inputs_come_in_every_form() -> None:
     assert names == [site.name for site in sites(Two(), (image, depth, 2.0))]
 
 
+def test_large_example_batches_cost_no_more() -> None:
+    seen = []
+    net = networks.digits_net()
+    net.register_forward_hook(lambda _, args, output: seen.append(len(args[0])))
+    evoprune.Surgeon(net, torch.randn(500, 1, 8, 8)).cut({"0": [0, 1]})
+    assert seen and max(seen) <= 4
+
+
 def between(middle: nn.Module | Callable[[Tensor], Tensor], after: int = 8) -> nn.Module:
     """A network with this in the middle."""
 
