@@ -100,6 +100,15 @@ def reading_copy(model: nn.Module) -> nn.Module:
     return detached_copy(model, {id(parameter): parameter for parameter in model.parameters()}).eval()
 
 
+def few_images(inputs: Any, most: int = 4) -> Any:
+    """The inputs with at most so many images: what is traced and checked needs no more."""
+    tensors = list(tensors_in(inputs))
+    images = {tensor.shape[0] for tensor in tensors if tensor.ndim}
+    if len(images) != 1 or min(images) <= most or not all(tensor.ndim for tensor in tensors):
+        return inputs  # few enough already, or no telling which axis the images are
+    return tree_map_only(Tensor, lambda tensor: tensor[:most], inputs)
+
+
 def call_network(model: nn.Module, inputs: Any) -> Any:
     """The network's output on a tensor, a tuple of positional or a mapping of keyword inputs."""
     if isinstance(inputs, Mapping):
@@ -128,7 +137,7 @@ def follow(model: nn.Module, example_inputs: Any, *, selected: Collection[str] =
     network = reading_copy(model)
     follower = _Follower(network, frozenset(selected))
     with untouched_randomness(example_inputs), torch.inference_mode():
-        inputs = tree_map_only(Tensor, torch.clone, example_inputs)
+        inputs = tree_map_only(Tensor, torch.clone, few_images(example_inputs))
         if isinstance(example_inputs, Mapping):
             inputs = dict(inputs)
         for tensor in tensors_in(inputs):

@@ -118,8 +118,8 @@ def prune(
     latency: measure the time of a forward pass before and after, on the example inputs.
     device: where the scoring runs. seed: of everything that is drawn.
     """
-    if not isinstance(steps, int) or steps < 1:
-        raise SiteError(f"steps is a whole number from 1, got {steps!r}")
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise TargetError(f"steps is a whole number from 1, got {steps!r}")
     asked = {"ratio": ratio, "flops": flops, "params": params}
     given = [name for name, value in asked.items() if value is not None]
     if len(given) > 1 or not (given or per_site):

@@ -21,7 +21,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from evoprune.errors import SurgeryError
 from evoprune.networks.layers import ZERO, ChannelSelect, selection_of
 from evoprune.pruning.channels import Ids
-from evoprune.pruning.follow import Layer, call_network, detached_copy, reading_copy, untouched_randomness
+from evoprune.pruning.follow import (
+    Layer,
+    call_network,
+    detached_copy,
+    few_images,
+    reading_copy,
+    untouched_randomness,
+)
 from evoprune.pruning.lively import enliven
 from evoprune.pruning.sites import Site, Structure
 
@@ -38,7 +45,7 @@ class Verifier:
 
     def __init__(self, model: nn.Module, example_inputs: Any, structure: Structure, cut: Cut) -> None:
         self._model = model
-        self._example_inputs = example_inputs
+        self._example_inputs = few_images(example_inputs)
         self._structure = structure
         self._cut = cut
         self._dtype = _working_dtype(model)
