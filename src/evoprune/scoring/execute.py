@@ -275,8 +275,9 @@ def _over_rows(statistic: Callable[[Tensor], Tensor]) -> Callable[[_Call], Tenso
 
 
 def _variance(x: Tensor) -> Tensor:
-    """Of the last axis, around its mean."""
-    return (x - x.mean(-1, keepdim=True)).square().mean(-1)
+    """Of the last axis, around its mean; of equal entries exactly 0, not what rounding leaves of the mean."""
+    spread = (x - x.mean(-1, keepdim=True)).square().mean(-1)
+    return spread.masked_fill_(x.amax(-1) == x.amin(-1), 0.0)
 
 
 def _statistic(name: str, function: Callable[[Tensor], Tensor]) -> dict[str, Callable[[_Call], Tensor]]:

@@ -185,6 +185,16 @@ def _over_rows(statistic: Callable[..., Value]) -> Callable[[Value], Value]:
     return lambda a: statistic(a, axis=0) if a.ndim else statistic(a)
 
 
+def _var(a: Value, axis: int | None = None) -> Value:
+    """The population's variance; of equal entries exactly 0, not what rounding leaves of their mean."""
+    equal = np.max(a, axis=axis) == np.min(a, axis=axis)
+    return np.asarray(np.where(equal, 0.0, np.var(a, axis=axis)))
+
+
+def _std(a: Value, axis: int | None = None) -> Value:
+    return np.asarray(np.sqrt(_var(a, axis)))
+
+
 def _count_g(a: Value) -> Value:
     return np.asarray(a.size)
 
@@ -234,10 +244,10 @@ _OPERATORS: dict[str, Callable[..., Value]] = {
     "prod_s": _over_rows(np.prod),
     "mean_g": _over_all(np.mean),
     "mean_s": _over_rows(np.mean),
-    "std_g": _over_all(np.std),
-    "std_s": _over_rows(np.std),
-    "var_g": _over_all(np.var),
-    "var_s": _over_rows(np.var),
+    "std_g": _over_all(_std),
+    "std_s": _over_rows(_std),
+    "var_g": _over_all(_var),
+    "var_s": _over_rows(_var),
     "count_g": _count_g,
     "count_s": _count_s,
     "rbf": _rbf,
