@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from evoprune import files
 from evoprune.errors import RunError
-from evoprune.runs import files, folder
+from evoprune.runs import folder
 from evoprune.runs.folder import Lock, RunFolder, create, find, is_locked, names, next_name
 
 

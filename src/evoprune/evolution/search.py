@@ -25,8 +25,9 @@ from evoprune.evolution.variation import Nursery
 from evoprune.evolution.watching import Silent, Status, Watch, duration
 from evoprune.expression.library import SOAP, functions
 from evoprune.expression.tree import Expr
+from evoprune.files import write
 from evoprune.runs.executors import Executor
-from evoprune.runs.files import refusals_said, write
+from evoprune.runs.files import refusals_said
 from evoprune.runs.folder import Lock, RunFolder, now
 from evoprune.runs.journal import NOTE, Journal, Record
 

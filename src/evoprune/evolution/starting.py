@@ -13,9 +13,10 @@ from evoprune.evolution.search import Run
 from evoprune.evolution.settings import Settings
 from evoprune.evolution.watching import Silent, Watch
 from evoprune.expression.tree import Expr
+from evoprune.files import write
 from evoprune.runs import folder as folders
 from evoprune.runs.executors import Executor, Inline, Local
-from evoprune.runs.files import refusals_said, write
+from evoprune.runs.files import refusals_said
 from evoprune.runs.folder import Lock, RunFolder
 from evoprune.runs.work import Task
 

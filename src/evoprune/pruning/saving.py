@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from evoprune.errors import EvopruneError, SavedFileError
+from evoprune.files import write
 from evoprune.pruning.cost import Cost, LayerCost
 from evoprune.pruning.sites import find_sites
 from evoprune.pruning.surgery import checked_kept, cut
@@ -58,9 +58,10 @@ def save_pruned(pruned: Pruned, directory: str | Path) -> Path:
         "weights": {"file": WEIGHTS, "sha256": hashlib.sha256(content).hexdigest()},
     }
     record["checksum"] = _checksum(record)
-    _write(folder / WEIGHTS, content)
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / WEIGHTS, content)
     # Last, so that a record never speaks of weights that are not there.
-    _write(folder / RECORD, (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
+    write(folder / RECORD, (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
     return folder
 
 
@@ -199,17 +200,3 @@ def _example(described: Any, device: torch.device) -> Any:
     if "sequence" in described:
         return tuple(_example(value, device) for value in described["sequence"])
     return described["value"]
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Written aside and renamed: the file is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -1,52 +1,21 @@
-"""Writing so that a reader never meets half a file, and what to say when the disk refuses."""
+"""JSON in a run's folder, and what to say when the disk refuses."""
 
 from __future__ import annotations
 
 import errno
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from evoprune.errors import RunError
+from evoprune.files import write
 
 # Errors of the machine, not of a function under evaluation: the run stops and can be resumed.
 REFUSALS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE}
 )
-
-
-def write(path: Path, content: str | bytes, *, sync: bool = True) -> None:
-    """Write aside, then rename: afterwards the file is the old one or the new one, whole.
-
-    `sync` also makes it survive a loss of power.
-    """
-    data = content.encode() if isinstance(content, str) else content
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with aside.open("wb") as file:
-            file.write(data)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        aside.replace(path)
-        if sync:
-            sync_folder(path.parent)
-    except OSError:
-        with suppress(OSError):
-            aside.unlink()
-        raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in the folder survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_json(path: Path, table: Any) -> None:

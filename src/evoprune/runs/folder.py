@@ -23,7 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from evoprune.errors import RunError
-from evoprune.runs.files import refusals_said, sweep, write
+from evoprune.files import write
+from evoprune.runs.files import refusals_said, sweep
 from evoprune.runs.journal import line_of
 
 RUNS = Path("runs")

@@ -24,7 +24,8 @@ from typing import Any, Protocol
 
 from evoprune import config
 from evoprune.errors import ConfigError, EvopruneError, RunError
-from evoprune.runs.files import REFUSALS, read_json, write, write_json
+from evoprune.files import write
+from evoprune.runs.files import REFUSALS, read_json, write_json
 
 Table = dict[str, Any]
 
