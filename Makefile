@@ -28,6 +28,7 @@ check: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/_operators.py
+	$(BIN)/python docs/_scoring_table.py
 
 # Every package at the version of constraints.txt, so that no install takes another torch.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -38,6 +38,7 @@ def test_saved_and_loaded_they_give_the_same_scores(tmp_path: Path) -> None:
     assert not any(path.suffix in (".pkl", ".pt") for path in (tmp_path / "kept").iterdir())
     same(evoprune.score(network(), names, sites=sites(), statistics=loaded), want)
     same(evoprune.score(network(), names, images(), sites=sites(), statistics=loaded), want)
+    same(evoprune.score(network(), names, statistics=loaded), want)
 
 
 def test_only_what_is_missing_is_gathered() -> None:
@@ -59,6 +60,12 @@ def test_what_is_missing_without_data_is_named() -> None:
         evoprune.score(network(), "xi_star", sites=sites(), statistics=statistics)
     with pytest.raises(ScoringError, match="no sample"):
         evoprune.score(network(), "mmd", sites=sites(), statistics=statistics)
+
+
+def test_a_site_they_do_not_hold_is_named() -> None:
+    statistics = evoprune.gather(network(), "xi_2", images(), sites=sites()[:1])
+    with pytest.raises(ScoringError, match="hold no site '3'; they have 0"):
+        evoprune.score(network(), "count_s(F+)", sites=sites(), statistics=statistics)
 
 
 def test_other_weights_or_other_data_are_refused() -> None:

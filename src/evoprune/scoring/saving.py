@@ -55,6 +55,7 @@ def save_statistics(statistics: Statistics, folder: str | Path) -> None:
         "classes": list(statistics.classes),
         "sample_size": statistics.sample_size,
         "seed": statistics.seed,
+        "image": [list(statistics.image[0]), statistics.image[1]],
         "sites": sites,
     }
     save_tensors(Path(folder), NAME, KIND, tensors, facts)
@@ -88,6 +89,7 @@ def load_statistics(folder: str | Path) -> Statistics:
             sample_size=facts["sample_size"],
             seed=facts["seed"],
             counts=tensors["counts"],
+            image=(tuple(facts["image"][0]), facts["image"][1]),
         )
     except (KeyError, TypeError, IndexError, EvopruneError) as error:
         raise SavedFileError(f"{folder} holds statistics that cannot be understood: {error!r}") from None

@@ -151,7 +151,7 @@ def score(
     batch_size: for data given as tensors.
     autocast: run the network in bfloat16.
     statistics: what an earlier call gathered; only what is missing is gathered. Without `data`
-        everything must be there.
+        everything must be there. (For sites that were not found by default, give `sites` again.)
 
     >>> scores = evoprune.score(model, ["xi_star", "l1"], (images, labels))  # doctest: +SKIP
     >>> scores["xi_star"]["conv1"]  # doctest: +SKIP
@@ -159,6 +159,9 @@ def score(
     found = _functions(functions)
     plans = _plans(found)
     source = None if data is None else images_of(data, batch_size=batch_size, limit=images, classes=classes)
+    if example_inputs is None and source is None and statistics is not None:
+        shape, dtype = statistics.image
+        example_inputs = torch.zeros(1, *shape, dtype=getattr(torch, dtype), device=device_of(model))
     sites = _sites(model, sites, example_inputs, source)
     reads_maps = any(plan_at(plans, site).reads_maps for site in sites)
     with _placed(model, device) as placed:
@@ -263,6 +266,10 @@ def _gathered(
         names = [f.name for f in plans[True].functions if f.expr is not None and f.expr.operands & MAPS]
         raise ScoringError(f"these functions read feature maps and need data: {', '.join(names)}")
     for site in sites:
+        if site.name not in known.sites:
+            raise ScoringError(
+                f"the statistics hold no site {site.name!r}; they have {', '.join(known.sites)}"
+            )
         missing = missing_of(plan_at(plans, site), site, known)
         if missing:
             raise ScoringError(

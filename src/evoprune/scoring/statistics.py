@@ -57,6 +57,8 @@ class Statistics:
     sample_size: int = 0
     seed: int = 0
     counts: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    image: tuple[tuple[int, ...], str] = ((), "float32")
+    """The shape and type of one image."""
 
     def save(self, folder: str | Path) -> None:
         """Write to a folder: safetensors and JSON."""
@@ -145,7 +147,7 @@ def gathered(
                     (torch.zeros(len(batch), dtype=torch.int64) if kinds is None else kinds).to(device)
                 ]
                 forward(batch)
-            rows.count(kinds, len(batch))
+            rows.count(kinds, batch)
     if not rows.images:
         raise ScoringError("the data source yields nothing: there is no image to score with")
     data = digest.hexdigest()
@@ -175,6 +177,7 @@ def gathered(
         sample_size=sample_size,
         seed=seed,
         counts=torch.tensor(rows.counts, dtype=torch.float64),
+        image=rows.image,
     )
 
 
@@ -201,13 +204,15 @@ class _Rows:
         self.counts: list[int] = []
         self.images = 0
         self.labelled = False
+        self.image: tuple[tuple[int, ...], str] = ((), "float32")
 
     def of(self, labels: Labels) -> Tensor:
         self.labelled = True
         return torch.tensor([self.labels.setdefault(each, len(self.labels)) for each in labels])
 
-    def count(self, kinds: Tensor | None, images: int) -> None:
-        self.images += images
+    def count(self, kinds: Tensor | None, images: Tensor) -> None:
+        self.images += len(images)
+        self.image = tuple(images.shape[1:]), str(images.dtype).removeprefix("torch.")
         if kinds is not None:
             self.counts += [0] * (len(self.labels) - len(self.counts))
             for kind, number in zip(*torch.unique(kinds, return_counts=True), strict=True):
