@@ -27,8 +27,8 @@ def table() -> str:
             lines.append(f"| {name} | {_number(value)} | {_bar(bar, '')} |")
     lines.append("")
     lines.append(
-        f"{settings['images']} images, ResNet-56 unless said otherwise, {settings['threads']} thread of a 2-core "
-        f"machine, torch {settings['torch']}, {settings['date']}; ratios of seconds unless said otherwise."
+        f"{settings['images']} images, ResNet-56 unless said otherwise, {settings['threads']} thread of a "
+        f"2-core machine, torch {settings['torch']}, {settings['date']}; ratios of seconds unless said otherwise."
     )
     return "\n".join(lines)
 
