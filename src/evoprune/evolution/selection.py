@@ -23,6 +23,8 @@ def tournament(rng: Generator, fitness: Sequence[float], *, entrants: int, winne
 
 def combined(accuracies: Mapping[str, float], weights: Mapping[str, float], how: str) -> float:
     """The weighted geometric or arithmetic mean over the tasks that have a weight."""
+    if len(weights) == 1:
+        return accuracies[next(iter(weights))]
     if how == "arithmetic":
         return math.fsum(weight * accuracies[task] for task, weight in weights.items())
     if any(accuracies[task] <= 0 for task in weights):
