@@ -14,7 +14,8 @@
     ├── DataError              a data set that does not exist, or does not fit
     ├── TrainingError          a training that went wrong
     ├── ConfigError            a configuration that cannot be used
-    └── RunError               a run on disk that cannot be used
+    ├── RunError               a run on disk that cannot be used
+    └── MissingExtraError      an optional part of the package that is not installed
 
 A message says what was expected, what came, what the valid choices are, and where.
 """
@@ -80,3 +81,10 @@ class ConfigError(EvopruneError, ValueError):
 
 class RunError(EvopruneError):
     """A run on disk cannot be used."""
+
+
+class MissingExtraError(EvopruneError, ImportError):
+    """An optional part of the package is not installed; says what to install."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs packages that are not installed: pip install 'evoprune[{extra}]'")
