@@ -20,6 +20,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "evolve": ("evolve", "breed pruning functions by a preset or a configuration of your own"),
         "resume": ("resume", "go on with a run that was killed, interrupted or stopped"),
         "runs": ("runs", "list the runs and their best functions, or show one"),
+        "report": ("report", "one page about one or several runs: progress, best function, ancestry, cost"),
     },
     "Functions": {
         "functions": ("functions", "list the pruning functions of the library, or show one"),

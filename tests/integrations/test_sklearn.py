@@ -98,7 +98,7 @@ def test_wrong_functions_are_refused_when_fitted() -> None:
         FunctionSelector("mean_s(F)").fit(X, Y)
     with pytest.raises(ValueError, match="requires y"):
         FunctionSelector("xi_star").fit(X)
-    with pytest.raises(EvopruneError, match="all 1797 labels are the same"):
+    with pytest.raises(EvopruneError, match="all 1797 labels are equal"):
         FunctionSelector("xi_star").fit(X, np.zeros(len(X), int))
     with pytest.raises(ValueError, match="Unknown label type"):
         FunctionSelector("xi_star").fit(X, Y + 0.5)

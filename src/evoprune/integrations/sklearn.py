@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,8 @@ class FunctionSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]  # s
     n_features_to_select : int, float or None, default=None
         How many features are kept; a float in (0, 1] is a share of them, None keeps half.
     sample : int, default=500
-        Rows in the class-balanced sample on which functions are evaluated that need single rows.
+        Rows in the class-balanced sample on which functions are evaluated that need
+        single rows.
     random_state : int, default=0
         Seed of that sample, and of the function `random`.
 
@@ -71,7 +71,7 @@ class FunctionSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> FunctionSelector:
-        """Score the features of X `[row, feature]`, with a label in y for each row where the function asks."""
+        """Score the features of X `[row, feature]`; y has a label for each row, where the function asks."""
         from evoprune.scoring.features import check_reads_features, score_features
 
         function = resolve(self.function)
@@ -85,25 +85,24 @@ class FunctionSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]  # s
         else:
             features = validate_data(self, X, **given)
         wanted = self._wanted(features.shape[1])
-        if isinstance(self.sample, bool) or not isinstance(self.sample, Integral) or self.sample < 2:
-            raise ValueError(f"sample must be a whole number of rows, 2 or more; got {self.sample!r}")
-        scored = score_features(
-            function, features, classes, sample=int(self.sample), seed=int(self.random_state)
-        )
+        sample: Any = self.sample  # whatever was given
+        if isinstance(sample, bool) or not isinstance(sample, int | np.integer) or sample < 2:
+            raise ValueError(f"sample must be a whole number of rows, 2 or more; got {sample!r}")
+        scored = score_features(function, features, classes, sample=int(sample), seed=int(self.random_state))
         self.scores_ = scored.scores
         self.mode_ = scored.mode
-        self._support = np.zeros(features.shape[1], dtype=bool)
+        self._support: NDArray[np.bool_] = np.zeros(features.shape[1], dtype=np.bool_)
         self._support[np.argsort(-scored.scores, kind="stable")[:wanted]] = True
         return self
 
     def _wanted(self, features: int) -> int:
         """How many features are kept of so many."""
-        wanted = self.n_features_to_select
+        wanted: Any = self.n_features_to_select  # whatever was given
         if wanted is None:
             return max(1, features // 2)
-        if isinstance(wanted, Integral) and not isinstance(wanted, bool) and 1 <= wanted <= features:
+        if isinstance(wanted, int | np.integer) and not isinstance(wanted, bool) and 1 <= wanted <= features:
             return int(wanted)
-        if isinstance(wanted, Real) and not isinstance(wanted, Integral) and 0 < wanted <= 1:
+        if isinstance(wanted, float | np.floating) and 0 < wanted <= 1:
             return max(1, round(float(wanted) * features))
         raise ValueError(
             f"n_features_to_select must be a whole number from 1 to {features} (the features of X), a share "

@@ -66,7 +66,7 @@ def score_features(
             raise ScoringError(f"{function.name[:80]} compares classes: give y, a label for each row")
         if "F-" in function.expr.operands and classes.max() == 0:
             raise ScoringError(
-                f"{function.name[:80]} reads F-, the rows of other classes, but all {rows} labels are the same"
+                f"{function.name[:80]} reads F-, the rows of other classes, but all {rows} labels are equal"
             )
     planned = plan(function)
     if planned.streamed:
@@ -77,7 +77,7 @@ def score_features(
     wrong = np.flatnonzero(~np.isfinite(scores))
     if wrong.size:
         raise ScoringError(
-            f"{function.name[:80]} gives {wrong.size} of {width} features scores that are not finite, such as "
+            f"{function.name[:80]} gives {wrong.size} of {width} features scores that are not finite, like "
             f"{scores[wrong[0]]} to feature {wrong[0]}"
         )
     return FeatureScores(scores, mode)
