@@ -16,6 +16,7 @@ import evoprune
 from evoprune import Expr, functions
 from evoprune.errors import ScoringError
 from evoprune.pruning.sites import Site, batch_norm_of, filters_of, first_read, maps_of
+from evoprune.scoring import statistics
 from evoprune.scoring.plan import plan
 from evoprune.scoring.steps import CLASS
 from strategies import scalars
@@ -222,6 +223,22 @@ def test_no_class_has_a_map_of_its_own_where_all_share_one() -> None:
     for name in ("xi_star", "xi_1", "xi_star_code"):
         for step in plan(name).program.steps:
             assert step.scope < CLASS or not step.shape.axes, (name, step)
+
+
+def test_maps_of_very_many_classes_are_left_to_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = sites()[0]
+    data = images(count=40)
+    names = ["mean_g(sub(mean_s(F+), F))", "sum_g(sq(mean_s(F+)))", "xi_star"]
+    assert evoprune.score(network(), names, data, sites=[site]).modes[names[1]][site.name] == "streamed"
+    monkeypatch.setattr(statistics, "CLASS_MAP_ENTRIES", 3 * 12 - 1)
+    for way in (data, [data]):
+        scores = evoprune.score(network(), names, way, sites=[site], classes=3)
+        assert scores.modes[names[1]][site.name] == "sample"
+        assert scores.modes["xi_star"][site.name] == "streamed"
+        want = from_arrays(network(), names[1], data, site)
+        np.testing.assert_allclose(scores[names[1]][site.name], want, rtol=1e-9)
+        again = evoprune.score(network(), names, sites=[site], statistics=scores.statistics)
+        assert torch.equal(again[names[1]][site.name], scores[names[1]][site.name])
 
 
 def test_parameters_need_no_data() -> None:

@@ -68,6 +68,15 @@ class Images:
                 return images[:1]
         raise ScoringError("the data source yields nothing: there is no image to score with")
 
+    def class_count(self) -> int:
+        """How many classes there are, as far as can be told before the images come; 0 where it cannot."""
+        if self.classes is not None:
+            return self.classes
+        if isinstance(self.source, tuple | list) and len(self.source) > 1:
+            labels = _labels(self.source[1])
+            return len(set(labels)) if labels is not None else 0
+        return 0
+
     def _check(self, labels: Labels, number: int) -> None:
         if self.classes is None:
             return

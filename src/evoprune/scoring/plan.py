@@ -164,16 +164,22 @@ class Plan:
         return describe(self)
 
 
-def plan(functions: str | Expr | Function | Iterable[str | Expr | Function], *, scatter: bool = True) -> Plan:
+def plan(
+    functions: str | Expr | Function | Iterable[str | Expr | Function],
+    *,
+    scatter: bool = True,
+    class_maps: bool = True,
+) -> Plan:
     """Plan the scoring of one or many functions.
 
     scatter: whether scatter matrices `[pixel, pixel]` may be gathered, as is worth it for small maps.
+    class_maps: whether a map may be kept for each class, as can be done for few classes or small maps.
     """
     many = [functions] if isinstance(functions, str | Expr | Function) else list(functions)
     found = tuple(resolve(function) for function in many)
     from evoprune.scoring.planner import NeedsRows, Planner
 
-    planner = Planner(scatter)
+    planner = Planner(scatter, class_maps)
     roots: list[int] = []
     streamed: list[int] = []
     sampled: list[tuple[int, str]] = []

@@ -63,8 +63,9 @@ _Form = _Known | _Rows
 class Planner:
     """Builds steps; equal steps are built once, over all expressions."""
 
-    def __init__(self, scatter: bool) -> None:
+    def __init__(self, scatter: bool, class_maps: bool) -> None:
         self.scatter = scatter
+        self.class_maps = class_maps
         self.steps: list[Step] = []
         self._places: dict[object, int] = {}
         self._forms: dict[Expr, _Form | NeedsRows] = {}
@@ -118,6 +119,8 @@ class Planner:
         assert source is not None
         axes: tuple[Axis, ...] = ()
         if kind.startswith("pixel") and base.columns is not None:
+            if base.over != "F" and not self.class_maps:
+                raise NeedsRows(f"a {kind} of {source} would be kept for each of very many classes")
             axes = (base.columns,)
         elif kind == "scatter" and base.columns is not None:
             axes = (base.columns, base.columns)

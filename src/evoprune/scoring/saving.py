@@ -55,6 +55,7 @@ def save_statistics(statistics: Statistics, folder: str | Path) -> None:
         "classes": list(statistics.classes),
         "sample_size": statistics.sample_size,
         "seed": statistics.seed,
+        "expected_classes": statistics.expected_classes,
         "image": [list(statistics.image[0]), statistics.image[1]],
         "sites": sites,
     }
@@ -89,6 +90,7 @@ def load_statistics(folder: str | Path) -> Statistics:
             sample_size=facts["sample_size"],
             seed=facts["seed"],
             counts=tensors["counts"],
+            expected_classes=facts["expected_classes"],
             image=(tuple(facts["image"][0]), facts["image"][1]),
         )
     except (KeyError, TypeError, IndexError, EvopruneError) as error:

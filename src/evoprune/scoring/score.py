@@ -19,16 +19,15 @@ from evoprune.scoring.arrays import random_scores
 from evoprune.scoring.data import Images, images_of
 from evoprune.scoring.execute import array_leaves, evaluate
 from evoprune.scoring.leaves import StatisticLeaves
-from evoprune.scoring.plan import Plan, plan
 from evoprune.scoring.sample import Sample
 from evoprune.scoring.statistics import (
+    Plans,
     Statistics,
     device_of,
     gathered,
     missing_of,
     model_digest,
     parameters_of,
-    plan_at,
     watching,
 )
 from evoprune.scoring.steps import MAPS, compile
@@ -157,13 +156,13 @@ def score(
     >>> scores["xi_star"]["conv1"]  # doctest: +SKIP
     """
     found = _functions(functions)
-    plans = _plans(found)
     source = None if data is None else images_of(data, batch_size=batch_size, limit=images, classes=classes)
+    plans = _plans(found, source, statistics)
     if example_inputs is None and source is None and statistics is not None:
         shape, dtype = statistics.image
         example_inputs = torch.zeros(1, *shape, dtype=getattr(torch, dtype), device=device_of(model))
     sites = _sites(model, sites, example_inputs, source)
-    reads_maps = any(plan_at(plans, site).reads_maps for site in sites)
+    reads_maps = any(plans.at(site).reads_maps for site in sites)
     with _placed(model, device) as placed:
         if reads_maps:
             statistics = _gathered(placed, sites, plans, source, statistics, sample, seed, autocast)
@@ -192,10 +191,9 @@ def gather(
     """
     source = images_of(data, batch_size=batch_size, limit=images, classes=classes)
     sites = _sites(model, sites, None, source)
+    plans = _plans(_functions(functions), source, statistics)
     with _placed(model, device) as placed:
-        return _gathered(
-            placed, sites, _plans(_functions(functions)), source, statistics, sample, seed, autocast
-        )
+        return _gathered(placed, sites, plans, source, statistics, sample, seed, autocast)
 
 
 def _functions(functions: Functions) -> tuple[Function, ...]:
@@ -205,9 +203,11 @@ def _functions(functions: Functions) -> tuple[Function, ...]:
     return tuple({function.name: function for function in map(resolve, many)}.values())
 
 
-def _plans(functions: Sequence[Function]) -> dict[bool, Plan]:
-    """With and without scatter matrices, for sites with small and with large maps."""
-    return {scatter: plan(functions, scatter=scatter) for scatter in (True, False)}
+def _plans(functions: Sequence[Function], source: Images | None, known: Statistics | None) -> Plans:
+    classes = (
+        known.expected_classes if known is not None else source.class_count() if source is not None else 0
+    )
+    return Plans.of(functions, classes)
 
 
 def _sites(
@@ -246,7 +246,7 @@ class _placed:
 def _gathered(
     model: nn.Module,
     sites: Sequence[Site],
-    plans: Mapping[bool, Plan],
+    plans: Plans,
     source: Images | None,
     known: Statistics | None,
     sample: int,
@@ -263,20 +263,20 @@ def _gathered(
             model, sites, plans, source, sample_size=sample, seed=seed, known=known, autocast=autocast
         )
     if known is None:
-        names = [f.name for f in plans[True].functions if f.expr is not None and f.expr.operands & MAPS]
+        names = [f.name for f in plans.functions if f.expr is not None and f.expr.operands & MAPS]
         raise ScoringError(f"these functions read feature maps and need data: {', '.join(names)}")
     for site in sites:
         if site.name not in known.sites:
             raise ScoringError(
                 f"the statistics hold no site {site.name!r}; they have {', '.join(known.sites)}"
             )
-        missing = missing_of(plan_at(plans, site), site, known)
+        missing = missing_of(plans.at(site), site, known)
         if missing:
             raise ScoringError(
                 f"the statistics lack, at site {site.name!r}, {'; '.join(map(str, missing))}; "
                 "give the data too and they are gathered"
             )
-        if plan_at(plans, site).sampled and known.sample is None:
+        if plans.at(site).sampled and known.sample is None:
             raise ScoringError("the statistics hold no sample of images; give the data too and one is drawn")
     return known
 
@@ -293,7 +293,7 @@ def _require_others(statistics: Statistics, functions: Sequence[Function]) -> No
 def _evaluate(
     model: nn.Module,
     functions: Sequence[Function],
-    plans: Mapping[bool, Plan],
+    plans: Plans,
     sites: Sequence[Site],
     statistics: Statistics | None,
     seed: int,
@@ -303,7 +303,7 @@ def _evaluate(
     modes: dict[str, dict[str, str]] = {f.name: {} for f in functions}
     cpu = torch.device("cpu")
     for site in sites:
-        chosen = plan_at(plans, site)
+        chosen = plans.at(site)
         parameters = parameters_of(model, site, cpu)
         for function in functions:
             if function.expr is None:
@@ -320,7 +320,7 @@ def _evaluate(
                 values[function.name][site.name] = row
                 modes[function.name][site.name] = "streamed" if reads else "parameters"
     if statistics is not None and statistics.sample is not None:
-        sampled = {site.name: plan_at(plans, site).sampled for site in sites}
+        sampled = {site.name: plans.at(site).sampled for site in sites}
         scored_rows = _on_sample(model, functions, sites, sampled, statistics.sample, autocast)
         for (name, position), row in scored_rows.items():
             values[functions[position].name][name] = row

@@ -19,12 +19,42 @@ from evoprune.expression.library import Function
 from evoprune.pruning.sites import Site, batch_norm_of, filters_of, first_read, layer_filters_of, maps_of
 from evoprune.scoring.accumulate import Accumulator, Batch, SiteSums
 from evoprune.scoring.data import Images, Labels
-from evoprune.scoring.plan import Need, Plan
+from evoprune.scoring.plan import Need, Plan, plan
 from evoprune.scoring.sample import Drawing, Sample
 
 SCATTER_PIXELS = 256
 SCATTER_ENTRIES = 2**25
 """A site's scatter matrices are gathered up to so many pixels and entries; beyond, a sample serves."""
+
+CLASS_MAP_ENTRIES = 2**26
+"""So are maps of each class up to so many entries (512 MiB) at a site."""
+
+
+@dataclass(frozen=True)
+class Plans:
+    """One plan for each kind of site; `classes` is how many the data has, as far as is known before."""
+
+    functions: tuple[Function, ...]
+    classes: int
+    by_limits: Mapping[tuple[bool, bool], Plan]
+
+    @staticmethod
+    def of(functions: Sequence[Function], classes: int) -> Plans:
+        """Plan with and without scatter matrices and maps of each class."""
+        choices = [(scatter, maps) for scatter in (True, False) for maps in (True, False)]
+        plans = {(a, b): plan(functions, scatter=a, class_maps=b) for a, b in choices}
+        return Plans(tuple(functions), classes, plans)
+
+    def at(self, site: Site) -> Plan:
+        """The plan that what is kept at a site has room for."""
+        pixels = site.map_size[0] * site.map_size[1]
+        small = pixels <= SCATTER_PIXELS and site.channels * pixels**2 <= SCATTER_ENTRIES
+        return self.by_limits[small, self.classes * site.channels * pixels <= CLASS_MAP_ENTRIES]
+
+    @property
+    def label_aware(self) -> bool:
+        """Whether any function needs labels."""
+        return any(f.expr is not None and f.expr.is_label_aware for f in self.functions)
 
 
 @dataclass(frozen=True)
@@ -59,6 +89,8 @@ class Statistics:
     counts: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     image: tuple[tuple[int, ...], str] = ((), "float32")
     """The shape and type of one image."""
+    expected_classes: int = 0
+    """How many classes were expected before the pass; plans depend on it."""
 
     def save(self, folder: str | Path) -> None:
         """Write to a folder: safetensors and JSON."""
@@ -82,18 +114,10 @@ class Statistics:
         )
 
 
-def plan_at(plans: Mapping[bool, Plan], site: Site) -> Plan:
-    """The plan for a site: with scatter matrices where its maps are small."""
-    height, width = site.map_size
-    pixels = height * width
-    small = pixels <= SCATTER_PIXELS and site.channels * pixels**2 <= SCATTER_ENTRIES
-    return plans[small]
-
-
 def gathered(
     model: nn.Module,
     sites: Sequence[Site],
-    plans: Mapping[bool, Plan],
+    plans: Plans,
     images: Images,
     *,
     sample_size: int,
@@ -105,8 +129,8 @@ def gathered(
 
     The network is left as it was: mode, hooks, gradients and buffers, whatever fails.
     """
-    missing = {site.name: missing_of(plan_at(plans, site), site, known) for site in sites}
-    sampling = any(plan_at(plans, site).sampled for site in sites)
+    missing = {site.name: missing_of(plans.at(site), site, known) for site in sites}
+    sampling = any(plans.at(site).sampled for site in sites)
     if (
         known is not None
         and known.sample is not None
@@ -116,7 +140,7 @@ def gathered(
     if known is not None and not sampling and not any(missing.values()):
         return known
     device = device_of(model)
-    aware = plans[True].label_aware
+    aware = plans.label_aware
     sums = {
         site.name: SiteSums(missing[site.name], site.map_size, parameters_of(model, site, device))
         for site in sites
@@ -137,7 +161,7 @@ def gathered(
     with watching(model, watched, see, autocast) as forward:
         for batch, labels in images:
             if labels is None and aware:
-                raise ScoringError(_unlabelled(plans[True].functions))
+                raise ScoringError(_unlabelled(plans.functions))
             kinds = rows.of(labels) if labels is not None else None
             digest.add(batch, labels)
             if drawing is not None:
@@ -178,6 +202,7 @@ def gathered(
         seed=seed,
         counts=torch.tensor(rows.counts, dtype=torch.float64),
         image=rows.image,
+        expected_classes=plans.classes,
     )
 
 
