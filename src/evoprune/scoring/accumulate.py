@@ -27,6 +27,9 @@ FAR = 4.0
 CHUNK = 2**18
 """Entries of maps that are worked on at once, so that they stay in a core's cache."""
 
+LOST = 64.0
+"""How many times less than its mean square a map may vary before digits are lost."""
+
 SHORT = 32
 """Columns up to which rows are short."""
 
@@ -206,16 +209,25 @@ def _without_abs(source: Expr) -> Expr:
 
 
 def _moments(values: Tensor, squares: bool) -> Moments:
-    """In the values' own precision around each map's mean, which loses nothing; sums are float64."""
+    """Moments of each image's map, in the values' own precision; sums over images are float64."""
     width = values.shape[-1]
     if width == 1:
         mean = values[..., 0].to(DOUBLE)
         return Moments(mean, torch.zeros_like(mean) if squares else None, 1)
-    near = _row_sums(values) / width
-    deviations = values - near.unsqueeze(-1)
-    # The mean of what is left corrects the rounding of the mean.
-    mean = near.to(DOUBLE) + _row_sums(deviations).to(DOUBLE) / width
-    return Moments(mean, _row_squares(deviations).to(DOUBLE) if squares else None, width)
+    if not squares:
+        return Moments(values.sum(-1, dtype=DOUBLE) / width, None, width)
+    mean = _row_sums(values).to(DOUBLE) / width
+    lengths = _row_squares(values).to(DOUBLE)
+    spread = lengths - width * mean.square()
+    # The difference has lost digits where a map varies little beside its mean: those are measured from it.
+    far = spread * LOST < lengths
+    if bool(far.any()):
+        rows = values[far]
+        near = rows.mean(-1, keepdim=True)
+        deviations = rows - near
+        mean[far] = near[:, 0].to(DOUBLE) + deviations.sum(-1, dtype=DOUBLE) / width
+        spread[far] = _row_squares(deviations).to(DOUBLE)
+    return Moments(mean, spread, width)
 
 
 def _row_sums(values: Tensor) -> Tensor:

@@ -195,10 +195,11 @@ def quotient(x: Tensor, y: Tensor) -> Tensor:
 
 
 def root(x: Tensor) -> Tensor:
-    """Square root. On a CPU torch's own takes ten times as long over zeros, of which maps are full."""
+    """Square root of the absolute value. On a CPU torch's own takes ten times as long over zeros."""
     if x.device.type == "cpu" and not x.requires_grad:
-        return torch.from_numpy(np.sqrt(x.numpy()))
-    return x.sqrt()
+        size = np.abs(x.numpy())
+        return torch.from_numpy(np.sqrt(size, out=size) if size.ndim else np.sqrt(size))
+    return x.abs().sqrt()
 
 
 def _ridge(call: _Call) -> Tensor:
@@ -351,7 +352,7 @@ KERNELS: dict[str, Callable[[_Call], Tensor]] = {
     "div": _div,
     "abs": lambda call: call.x.abs(),
     "sq": lambda call: call.x.square(),
-    "sqrt": lambda call: root(call.x.abs()),
+    "sqrt": lambda call: root(call.x),
     "ridge": _ridge,
     "tr": _tr,
     "matmul": _matmul,
