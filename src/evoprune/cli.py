@@ -24,6 +24,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Functions": {
         "functions": ("functions", "list the pruning functions of the library, or show one"),
+        "explain": ("explain", "what a function reads, its invariances, and what it ranks channels like"),
+        "select": ("select", "select features of images, and draw which ones each function keeps"),
     },
     "Tasks": {
         "tasks": ("tasks", "list the tasks: network, data, cut, recipe, cost"),
