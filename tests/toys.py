@@ -114,6 +114,8 @@ class Layer:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.trouble == "disk full":
             raise OSError(28, "No space left on device")
+        if self.trouble == "disk full until" and not (self.folder / "space").exists():
+            raise OSError(28, "No space left on device")
         if self.trouble == "exit":
             raise SystemExit("the toy exits")
 

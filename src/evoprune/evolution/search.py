@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from evoprune.errors import RunError
 from evoprune.evolution.breeding import Brood
 from evoprune.evolution.comparison import Comparison, Row
 from evoprune.evolution.desk import FINALE, Desk, Stopped
@@ -82,6 +83,7 @@ class Run:
         self._desk = Desk(folder, settings, self.ledger, executor, self.say)
         self._desk.tick = self._tick
         self._stop = ""
+        self._closed = False
         self._now = 0
         self._wanted: dict[str, tuple[Place, str, Score]] = {}
         if self._journal.torn:
@@ -111,6 +113,8 @@ class Run:
         self._stop = reason
 
     def __iter__(self) -> Iterator[Generation]:
+        if self._closed:
+            raise RunError(f"the run is closed; go on with it by evoprune.resume({self.folder.name!r})")
         try:
             self.folder.exercise()
             self._prepare()
@@ -131,6 +135,7 @@ class Run:
 
     def close(self) -> None:
         """Give up what is being evaluated, and let go of the run."""
+        self._closed = True
         self._executor.close()
         self._journal.close()
         self._lock.release()

@@ -135,7 +135,8 @@ class Bench:
     def carry_out(self, key: str, begun: Callable[[], None] = lambda: None) -> None:
         """Do a piece of work and write its result; `begun` is called when its task is there.
 
-        What goes wrong in the task is a result, too. What the machine refuses (disk full) is raised.
+        What goes wrong in the task is a result, too. What says nothing about the work is raised: that the
+        machine refuses (disk full), or that a task which had been made ready is not there any more.
         """
         table = read_json(self.folder / "evals" / key / "work.json")
         if table is None:
@@ -147,6 +148,8 @@ class Bench:
             begun()
             outcome = {"ok": True, **_outcome(work, task)}
         except (Exception, SystemExit) as error:
+            if work.kind != PREPARE and work.task not in self._tasks:
+                raise RunError(f"the task {work.task} cannot be built: {said(error)}") from error
             outcome = {"ok": False, **_failure(error)}
         _conclude(self.folder, key, outcome, time.monotonic() - started)
 
