@@ -39,7 +39,7 @@ class Layer:
     """Two sites of six channels. Every evaluation leaves a line in `calls.txt`.
 
     `trouble` happens on the evaluations whose number (in a fixed order of kept channels) is a multiple of
-    `every`: `raise`, `hang`, `die`, `die once`, `nan`, `disk full`, `exit`.
+    `every`: see `_trouble`.
     """
 
     folder: Path
@@ -104,6 +104,9 @@ class Layer:
             if pipe := os.environ.get("TOY_PIPE"):
                 os.write(os.open(pipe, os.O_WRONLY), b"hanging\n")  # held open as long as this lives
             time.sleep(3600)
+        if self.trouble == "wait" and (pipe := os.environ.get("TOY_PIPE")):
+            with Path(pipe).open() as waiting:
+                waiting.read()
         if self.trouble == "die once":
             mark = self.folder / f"died-{number}"
             if mark.exists():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evoprune import config
-from evoprune.errors import ConfigError
+from evoprune.errors import ConfigError, ExpressionError
 from evoprune.evolution.variation import Variation
 from evoprune.expression.library import resolve
 
@@ -87,7 +87,11 @@ class Population:
                 f"= {total}, which must be the size, {self.size}"
             )
         for seed in self.seeds:
-            if resolve(seed).expr is None:
+            try:
+                expr = resolve(seed).expr
+            except ExpressionError as error:
+                raise ConfigError(f"seeds: {error}") from None
+            if expr is None:
                 raise ConfigError(f"{seed!r} is not an expression and cannot be bred from")
 
 
