@@ -12,7 +12,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test quick check docs clean
 
 demo: $(INSTALLED)
-	$(BIN)/evoprune score digits --functions xi_star l1 di
+	$(BIN)/evoprune evolve --preset demo
 
 test: check
 	$(BIN)/python -m pytest

@@ -56,6 +56,11 @@ def test_from_a_file_to_the_best_function(
     (told,) = json.loads(capsys.readouterr().out)
     assert told["state"] == "ended" and told["function"] in shown
 
+    assert evoprune("functions", "--run", "it") == OK
+    assert "best 1 " in (bred := capsys.readouterr().out) and told["function"] in bred
+    assert evoprune("functions", "--run", "it", "--json") == OK
+    assert json.loads(capsys.readouterr().out)[0]["text"] == told["function"]
+
     assert evoprune("resume", "it") == OK
     assert "The best beside SOAP" in capsys.readouterr().out
 
@@ -148,6 +153,21 @@ def test_control_c_ends_cleanly_and_the_run_goes_on_to_the_same_end(
         comparable(read(tmp_path / "runs" / name / "journal.jsonl").records) for name in ("it", "whole")
     ]
     assert journals[0] == journals[1]
+
+
+def test_the_driver_needs_no_torch(evoprune: Evoprune, tmp_path: Path) -> None:
+    code = (
+        "import sys; from evoprune.cli import main\n"
+        "assert main(['evolve', 'toy.toml', '--executor', 'inline', '--set', 'population.generations=1']) == 0\n"
+        "assert main(['runs']) == 0\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        capture_output=True,
+    )
 
 
 def test_a_picture_on_a_terminal(tmp_path: Path) -> None:

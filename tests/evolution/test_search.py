@@ -208,7 +208,7 @@ def test_the_hall_of_fame_is_written_after_every_evaluation(
         assert sizes[one.individual.expr.size] >= one.fitness
     assert str(parse(fittest[0]["function"])) in run.folder.hall_of_fame.read_text()
     labels = {label: text for label, text, _ in run_functions("it", tmp_path)}
-    assert labels["it:1"] == fittest[0]["function"]
+    assert labels["best 1"] == fittest[0]["function"]
 
 
 def test_the_best_is_compared_with_all_of_soap(tmp_path: Path) -> None:

@@ -13,15 +13,21 @@ from evoprune.expression.library import functions, resolve
 def main(
     function: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[FUNCTION]")] = "",
     /,
+    run: str | None = None,
     json: bool = False,
 ) -> None:
-    """List the pruning functions that come with the package, or show one.
+    """List the pruning functions that come with the package, or those a run has bred, or show one.
 
     Args:
         function: A name of the library, or the text of a function of your own in quotes; none lists all.
+        run: List the hall of fame of this run (its name, or the path of its folder) instead.
         json: Print JSON.
     """
-    if json:
+    if run is not None:
+        from evoprune.evolution.summary import bred_functions
+
+        print(bred_functions(run, json=json))
+    elif json:
         names = [function] if function else list(functions)
         print(json_module.dumps([describe(name) for name in names], indent=2))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from json import dumps
 from pathlib import Path
 
 from evoprune import config
@@ -86,9 +87,20 @@ def summary(folder: RunFolder) -> Summary:
 
 
 def run_functions(name: str, runs: Path = RUNS) -> list[tuple[str, str, float]]:
-    """The functions in a run's hall of fame: a name to call it by, its text, its fitness."""
+    """The functions in a run's hall of fame: a label, the text, the fitness."""
     folder = find(runs, name)
     hall = HallOfFame.of(Ledger.of(read(folder.journal).records).judged.values())
-    named = [(f"{folder.name}:{rank}", each) for rank, each in enumerate(hall.fittest, start=1)]
-    named += [(f"{folder.name}:size{each.individual.expr.size}", each) for each in hall.of_sizes]
-    return [(label, str(each.individual.expr), each.fitness) for label, each in named]
+    labelled = [(f"best {rank}", each) for rank, each in enumerate(hall.fittest, start=1)]
+    labelled += [(f"best of size {each.individual.expr.size}", each) for each in hall.of_sizes]
+    return [(label, str(each.individual.expr), each.fitness) for label, each in labelled]
+
+
+def bred_functions(name: str, runs: Path = RUNS, *, json: bool = False) -> str:
+    """The same as a table for people, or as JSON."""
+    rows = run_functions(name, runs)
+    if json:
+        return dumps([{"label": label, "text": text, "fitness": f} for label, text, f in rows], indent=2)
+    if not rows:
+        return f"the run {name!r} has judged no function yet"
+    width = max(len(label) for label, _, _ in rows)
+    return "\n".join(f"{label:<{width}}  {percent(fitness):>6}  {text}" for label, text, fitness in rows)
