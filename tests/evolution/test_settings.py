@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,12 @@ def test_what_results_depend_on_cannot_be_changed_later(tmp_path: Path) -> None:
             rebuilt(path, [override])
     later = rebuilt(path, ["run.workers=7", "budget.seconds=5", "population.generations=99"])
     assert (later.run.workers, later.budget.seconds, later.population.generations) == (7, 5.0, 99)
+
+
+def test_the_configuration_in_the_docs_is_one() -> None:
+    page = Path(__file__).parents[2] / "docs" / "evolving-your-own-functions.md"
+    texts = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(texts) == 2
+    settings = build(table(config.parse(texts[0])))
+    assert (settings.fitness.alpha, settings.budget.patience, len(settings.tasks)) == (0.3, 5, 2)
+    assert build(table(config.parse(texts[1]))).tasks[0].factory == "my_tasks:Mine"

@@ -16,6 +16,7 @@ from evoprune.runs.folder import RUNS
 
 if TYPE_CHECKING:
     from evoprune.evolution.search import Run
+    from evoprune.expression.tree import Expr
 
 
 def main(
@@ -121,8 +122,18 @@ def ending(run: Run) -> str:
     else:
         best = hall.fittest[0].individual.expr
         lines.append(f"best:  {best}")
-        lines.append(f"next:  evoprune functions '{best}'")
+        lines.append(f"next:  {next_command(run, best)}")
     return "\n".join(lines)
+
+
+def next_command(run: Run, best: Expr) -> str:
+    """What to try with the best function: prune with it where the package knows the task."""
+    known = [choice.name for choice in run.settings.tasks if not choice.factory]
+    return (
+        f"evoprune prune {known[-1]} --function '{best}' --retrain"
+        if known
+        else f"evoprune functions '{best}'"
+    )
 
 
 def elsewhere(runs: Path) -> str:
