@@ -33,6 +33,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "score": ("score", "score and rank the channels of a task's network, in one pass for many functions"),
         "prune": ("prune", "score, cut and retrain, and print the paper's table row"),
         "compare": ("compare", "compare pruning functions, paired by seed"),
+        "plot": ("plot", "draw comparisons: accuracy against FLOPs, a line per function"),
     },
 }
 

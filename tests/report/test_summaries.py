@@ -1,0 +1,159 @@
+"""What is told of a run, as data, held against the journal."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from evoprune.errors import RunError
+from evoprune.expression.library import SOAP
+from evoprune.report import charts, summaries
+from evoprune.report.reading import RunView, view, views
+from evoprune.runs.folder import RunFolder
+from evoprune.runs.journal import Record
+
+
+def records_of(run: RunView, event: str) -> list[Record]:
+    return [record for record in run.records if record["event"] == event]
+
+
+def test_the_progress_is_that_of_the_journal(plain: RunView) -> None:
+    found = summaries.progress(plain)
+    high = 0.0
+    assert found.generations == tuple(range(5))
+    for generation, best, top, median in zip(
+        found.generations, found.best, found.top, found.median, strict=True
+    ):
+        fitness = sorted(
+            (r["fitness"] for r in records_of(plain, "fitness") if r["generation"] == generation),
+            reverse=True,
+        )
+        high = max(high, fitness[0])
+        assert best == high
+        assert top == fitness[2]  # three of twelve are a quarter
+        assert fitness[5] >= median >= fitness[6]
+    assert found.best[-1] == plain.ledger.generations[-1]["best"]
+
+
+def test_the_front_grows_in_size_and_fitness(plain: RunView) -> None:
+    front = summaries.front(plain)
+    sizes = [each.individual.expr.size for each in front]
+    fitness = [each.fitness for each in front]
+    assert sizes == sorted(set(sizes)) and fitness == sorted(set(fitness))
+    best = plain.ledger.best()
+    assert best is not None and fitness[-1] == best.fitness
+    for each in plain.judged:
+        smaller = [f.fitness for f in front if f.individual.expr.size <= each.individual.expr.size]
+        assert max(smaller) >= each.fitness
+
+
+def test_the_ancestry_reaches_those_without_parents(plain: RunView) -> None:
+    best = plain.ledger.best()
+    assert best is not None
+    found = summaries.ancestry(plain, best.individual.place)
+    places = {one.place for one in found.members}
+    assert all(parent in places and child in places for parent, child in found.edges)
+    assert all(one.origin != "selected" for one in found.members)
+    assert found.members[-1].expr == best.individual.expr
+    with_parents = {child for _, child in found.edges}
+    for one in found.members:
+        assert (one.place in with_parents) == bool(one.parents)
+    assert all(parent[0] < child[0] for parent, child in found.edges)
+
+
+def test_usage_counts_functions_not_nodes(plain: RunView) -> None:
+    found = summaries.usage(plain)
+    texts = [r["text"] for r in records_of(plain, "born") if r["generation"] == 2]
+    row = found.shares[found.names.index("W_I")]
+    assert row[2] == pytest.approx(sum("W_I" in text for text in texts) / len(texts))
+    assert all(0 < max(row) <= 1 for row in found.shares)
+
+
+def test_diversity(plain: RunView) -> None:
+    found = summaries.diversity(plain)
+    first = [each.individual.expr for each in plain.judged if each.individual.generation == 0]
+    assert found.functions[0] == len({expr.canonical_key for expr in first}) / 12
+    assert all(0 < cuts <= share <= 1 for cuts, share in zip(found.cuts, found.functions, strict=True))
+    assert found.size[0] == sum(expr.size for expr in first) / 12
+
+
+def test_what_was_retrained_and_what_was_saved_is_everything(plain: RunView) -> None:
+    found = summaries.effort(plain)
+    assert sum(found.retrained) + found.finale == len(plain.ledger.outcomes)
+    told = Counter({reason: sum(counts) for reason, counts in found.saved.items()})
+    assert told == plain.ledger.savings
+    for number, generation in enumerate(found.generations):
+        saved = sum(counts[number] for counts in found.saved.values())
+        assert found.retrained[number] + saved == 2 * 12, generation
+
+
+def test_the_table_beside_soap_is_that_of_the_run(plain: RunView) -> None:
+    found = summaries.soap_table(plain)
+    assert found is not None
+    assert found.csv() == (plain.path / "comparison.csv").read_text()
+    assert {row.name for row in found.rows} == {"the best", *SOAP}
+
+
+def test_schemes_need_judges(plain: RunView, runs: Path) -> None:
+    judge, found = summaries.schemes([plain])
+    (only,) = found
+    assert (judge, only.combine, only.alpha) == ("j", "geometric", 0.5)
+    assert only.accuracy == summaries.verdicts(plain)["j"]
+    with pytest.raises(RunError, match="'random' has none"):
+        summaries.schemes([plain, view(RunFolder(runs / "random"))])
+
+
+def test_states(runs: Path) -> None:
+    found = {name: view(RunFolder(runs / name)).state for name in ("plain", "failing", "stopped")}
+    assert found == {"plain": "ended", "failing": "ended", "stopped": "stopped"}
+    with pytest.raises(RunError, match="named twice"):
+        views(runs, ["plain", str(runs / "plain")])
+
+
+def test_a_run_cut_off_anywhere_can_be_told_of(runs: Path, tmp_path: Path) -> None:
+    whole = (runs / "plain" / "journal.jsonl").read_bytes()
+    folder = tmp_path / "cut"
+    folder.mkdir()
+    (folder / "config.toml").write_bytes((runs / "plain" / "config.toml").read_bytes())
+    for part in (0.02, 0.1, 0.33, 0.5, 0.77, 0.999):
+        (folder / "journal.jsonl").write_bytes(whole[: int(part * len(whole))])
+        run = view(RunFolder(folder))
+        assert run.state == "stopped"
+        summaries.progress(run)
+        summaries.soap_table(run)
+        summaries.effort(run)
+        json.dumps(charts.points([run]), allow_nan=False)
+
+
+def test_points_are_columns_of_equal_length(plain: RunView, runs: Path) -> None:
+    other = view(RunFolder(runs / "failing"))
+    found = charts.points([plain, other])
+    count = len(plain.judged) + len(other.judged)
+    columns = ("run", "generation", "index", "text", "fitness", "origin", "parents", "size", "accuracies")
+    assert {len(found[name]) for name in columns} == {count}
+    third = plain.judged[3]
+    assert found["texts"][found["text"][3]] == str(third.individual.expr)
+    assert found["fitness"][3] == pytest.approx(third.fitness, abs=1e-5)
+    failed = [each for each in (*plain.judged, *other.judged) if each.error]
+    assert len(found["failed"]) == len(failed) > 0
+    assert any("the toy breaks" in error for error in found["errors"])
+
+
+def test_every_chart_is_one_that_plotly_takes(plain: RunView) -> None:
+    graph = pytest.importorskip("plotly.graph_objects")
+    best = plain.ledger.best()
+    assert best is not None
+    drawn = [
+        charts.progress([plain]), charts.by_size(plain), charts.ancestry(plain, best.individual.place),
+        charts.usage(plain), charts.diversity(plain), charts.effort(plain), charts.cost(plain),
+        charts.ablation([plain]),
+    ]  # fmt: skip
+    for chart in drawn:
+        ours = ("role", "texts")  # what the page reads, and takes off before it draws
+        traces = [{k: v for k, v in trace.items() if k not in ours} for trace in chart["traces"]]
+        graph.Figure(data=traces, layout=chart["layout"])
+        assert all(math.isfinite(v) for t in traces for v in t["y"] if isinstance(v, float))
