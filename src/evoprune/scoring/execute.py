@@ -18,7 +18,7 @@ from torch import Tensor
 
 from evoprune.expression.tree import Expr
 from evoprune.expression.vocabulary import TINY
-from evoprune.scoring.steps import CHANNEL, CLASS, LAYER, KernelSum, Program, Step, compile
+from evoprune.scoring.steps import CHANNEL, CLASS, LAYER, Kernel, Program, Step, compile
 
 BUDGET = 2**23
 """Entries (64 MiB) that the largest value of a chunk of channels and classes may have."""
@@ -386,12 +386,12 @@ class ArrayLeaves:
     batch_norm: Tensor | None
     inside: tuple[Tensor, ...]
     outside: tuple[Tensor, ...]
-    _kernels: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    _kernels: dict[tuple[int, int, bool], Tensor] = field(default_factory=dict)
 
     def value(self, step: Step, channels: slice, classes: Sequence[int]) -> Tensor:
         match step.leaf:
-            case KernelSum(first, second):
-                return self._kernel_sum(first, second, channels, classes)
+            case Kernel(first, second, summed):
+                return (self._kernel_sum if summed else self._kernel)(first, second, channels, classes)
             case "F":
                 return _given(self.maps)[None, channels].to(torch.float64)
             case "F+":
@@ -418,11 +418,27 @@ class ArrayLeaves:
             by_size.setdefault(len(images), []).append(k)
         return list(by_size.values())
 
-    def _kernel_sum(self, first: str, second: str, channels: slice, classes: Sequence[int]) -> Tensor:
-        """Of each class: the blocks between images of it, of others, or of all."""
-        key = (channels.start, channels.stop)
+    def _kernel(self, first: str, second: str, channels: slice, classes: Sequence[int]) -> Tensor:
+        """Of each class: the kernel between images of it, of others, or of all."""
+        key = (channels.start, channels.stop, False)
         if key not in self._kernels:
             self._kernels.clear()
+            maps = _given(self.maps)[channels].to(torch.float64)
+            self._kernels[key] = gaussian(maps, maps)
+        kernel = self._kernels[key]
+        if first == second == "F":
+            return kernel[None]
+        every = torch.arange(kernel.shape[-1], device=kernel.device)
+
+        def images(operand: str, k: int) -> Tensor:
+            return every if operand == "F" else self.inside[k] if operand == "F+" else self.outside[k]
+
+        return torch.stack([kernel[:, images(first, k)][:, :, images(second, k)] for k in classes])
+
+    def _kernel_sum(self, first: str, second: str, channels: slice, classes: Sequence[int]) -> Tensor:
+        """Of each class: the blocks between images of it, of others, or of all."""
+        key = (channels.start, channels.stop, True)
+        if key not in self._kernels:
             self._kernels[key] = self._blocks(channels)
         blocks = self._kernels[key]
         if first == second == "F":

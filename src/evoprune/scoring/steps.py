@@ -17,21 +17,22 @@ SCOPE_OF_OPERAND = {"W": LAYER, "W_I": CHANNEL, "B": CHANNEL, "F": CHANNEL, "F+"
 
 
 @dataclass(frozen=True)
-class KernelSum:
-    """The sum of all entries of rbf(A, B), A and B being `F`, `F+` or `F-`.
+class Kernel:
+    """rbf(A, B), A and B being `F`, `F+` or `F-`; `summed`, the sum of all its entries.
 
-    All of them are sums over blocks of one matrix between all images, which no class has to compute anew.
+    All of them are blocks of one matrix between all images, which no class has to compute anew.
     """
 
     first: str
     second: str
+    summed: bool
 
 
 @dataclass(frozen=True)
 class Step:
     """One value: a leaf, or an operator on the values of earlier steps.
 
-    `leaf` is what the executor must look up: an operand, a statistic, a KernelSum; None for operators.
+    `leaf` is what the executor must look up: an operand, a statistic, a Kernel; None for operators.
     `rho` is what `ridge` adds, or what `inv` adds to a square matrix.
     """
 
@@ -84,9 +85,10 @@ def reachable(steps: list[Step], roots: list[int]) -> Program:
 def _leaf(node: Expr) -> object:
     if not node.args:
         return node.name
-    inner = node.args[0]
-    if node.name == "sum_g" and inner.name == "rbf" and all(arg.name in MAPS for arg in inner.args):
-        return KernelSum(inner.args[0].name, inner.args[1].name)
+    summed = node.name == "sum_g" and node.args[0].name == "rbf"
+    kernel = node.args[0] if summed else node
+    if kernel.name == "rbf" and all(arg.name in MAPS for arg in kernel.args):
+        return Kernel(kernel.args[0].name, kernel.args[1].name, summed)
     return None
 
 
