@@ -93,7 +93,8 @@ def run(name: str) -> None:
     head = ["selector", *(f"{count} pixels (%)" for count in counts), "seconds to select"]
     said = (
         f"{name}: logistic regression on selected pixels of {min(TRAINED_ON, len(x)):,} training images, "
-        f"accuracy on {len(x_test):,} test images; selectors see {len(x):,} training images of {x.shape[1]} pixels"
+        f"accuracy on {len(x_test):,} test images; "
+        f"selectors see {len(x):,} training images of {x.shape[1]} pixels"
     )
     (RESULTS / f"selection-{name}.txt").write_text(f"{said}\n\n{aligned(head, shown)}\n")
 

@@ -147,7 +147,8 @@ def test_copying(opened: Callable[..., Chrome], plain: RunView) -> None:
         button.click()
         until(lambda button=button: button.text == "copied")
         clipboard = browser.execute_async_script(
-            "const done = arguments[0]; navigator.clipboard.readText().then(done, (e) => done('refused: ' + e))"
+            "const done = arguments[0];"
+            "navigator.clipboard.readText().then(done, (e) => done('refused: ' + e))"
         )
         assert clipboard == expected
 

@@ -26,7 +26,7 @@ def main(
     functions: tuple[str, ...] = ("xi_star", "di"),
     keep: float = 0.4,
     images: int | Literal["all"] = "all",
-    sample: int = 500,
+    sample: int = 1000,
     seed: int = 0,
     output: Path | None = None,
 ) -> None:

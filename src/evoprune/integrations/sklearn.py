@@ -19,9 +19,9 @@ try:
 except ImportError as error:
     raise MissingExtraError("FunctionSelector", "sklearn") from error
 
-SAMPLE = 500
+SAMPLE = 1000
 """Rows in the class-balanced sample for functions that cannot be computed from sums. Their time grows with
-its square: `mmd` of 784 features takes about ten seconds with so many, and minutes with 2,000."""
+its square: `mmd` of 784 features takes seconds with so many."""
 
 
 class FunctionSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -34,7 +34,7 @@ class FunctionSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]  # s
         `W`, `W_I` and `B` belong to layers, which features do not come from.
     n_features_to_select : int, float or None, default=None
         How many features are kept; a float in (0, 1] is a share of them, None keeps half.
-    sample : int, default=500
+    sample : int, default=1000
         Rows in the class-balanced sample on which functions are evaluated that need
         single rows.
     random_state : int, default=0

@@ -72,7 +72,13 @@ def progress(runs: Sequence[RunView]) -> Chart:
                     "hovertemplate": "generation %{x}: %{y:.2f} %",
                 }
             )
-    return _chart("progress", traces, x="generation", y="fitness (%)", hovermode="closest")
+    chart = _chart("progress", traces, x="generation", y="fitness (%)")
+    valid = [100 * each.fitness for run in runs for each in run.judged if not each.error]
+    if valid and any(each.error for run in runs for each in run.judged):
+        # Failed evaluations lie at 0, below the window at first, or all others would be a line.
+        margin = max(1.0, 0.05 * (max(valid) - min(valid)))
+        chart["layout"]["yaxis"]["range"] = [min(valid) - margin, max(valid) + margin]
+    return chart
 
 
 def by_size(run: RunView) -> Chart:
@@ -235,11 +241,11 @@ def _line(name: str, x: list[Any], y: list[Any], role: str) -> Chart:
     return {"type": "scatter", "mode": "lines+markers", "name": name, "x": x, "y": y, "role": role}
 
 
-def _chart(name: str, traces: list[Chart], *, x: str, y: str, hovermode: str = "closest") -> Chart:
+def _chart(name: str, traces: list[Chart], *, x: str, y: str) -> Chart:
     layout: Chart = {
         "xaxis": {"title": {"text": x}},
         "yaxis": {"title": {"text": y}},
-        "hovermode": hovermode,
+        "hovermode": "closest",
     }
     return {"name": name, "traces": traces, "layout": layout}
 

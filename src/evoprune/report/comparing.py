@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from evoprune.errors import SavedFileError
-from evoprune.report.figures import COLOURS, GREY, plain, plane
+from evoprune.report.figures import COLOURS, GREY, legend, plain, plane
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,7 +84,7 @@ def figure(found: Curves) -> Figure:
             label=plain(name if len(name) <= 40 else f"{name[:39]}…"),
         )
     axes.set(xlabel="FLOPs left (%)", ylabel=f"accuracy on {found.on} (%)")
-    drawn.legend(loc="outside right upper")
+    legend(drawn, loc="outside right upper")
     return drawn
 
 

@@ -27,8 +27,6 @@ STYLE = {
     "grid.linewidth": 0.7,
     "axes.axisbelow": True,
     "axes.edgecolor": "#5e6870",
-    "legend.frameon": False,
-    "legend.fontsize": 8,
     "svg.hashsalt": "evoprune",  # the same figure is the same file
 }
 
@@ -97,7 +95,7 @@ def progress(runs: Sequence[RunView]) -> Figure:
             axes.plot(found.generations, y, style, color=colour, linewidth=1.8, label=prefix + label)
     axes.set(xlabel="generation", ylabel="fitness (%)")
     _whole_numbers(axes)
-    axes.legend(loc="lower right")
+    legend(figure, loc="outside upper center", ncols=3 if alone else 2)
     return figure
 
 
@@ -112,7 +110,7 @@ def by_size(run: RunView) -> Figure:
     axes.step(x, y, "o-", where="post", color=RED, markersize=5, label="no smaller one is as fit")
     axes.set(xlabel="nodes of the function", ylabel="fitness (%)")
     _whole_numbers(axes)
-    axes.legend(loc="lower right")
+    legend(axes, loc="lower right")
     return figure
 
 
@@ -147,7 +145,7 @@ def diversity(run: RunView) -> Figure:
         axes.plot(found.generations, [100 * value for value in values], "o-", color=colour, ms=4, label=label)
     axes.set(xlabel="generation", ylabel="% of the generation", ylim=(0, 103))
     _whole_numbers(axes)
-    axes.legend(loc="lower left")
+    legend(axes, loc="lower left")
     return figure
 
 
@@ -164,7 +162,7 @@ def effort(run: RunView) -> Figure:
     axes.grid(False, axis="x")
     _whole_numbers(axes)
     axes.set_ylim(0, 1.28 * max(bottom, default=1))
-    axes.legend(loc="upper right", ncols=2)
+    legend(axes, loc="upper right", ncols=2)
     return figure
 
 
@@ -178,8 +176,13 @@ def combination(runs: Sequence[RunView]) -> Figure:
             x, y = [each.alpha for each in chosen], [100 * each.accuracy for each in chosen]
             axes.plot(x, y, mark, color=colour, label=f"{scheme} mean")
     axes.set(xlabel="α", ylabel=f"accuracy on {plain(judge)} (%)", xlim=(-0.04, 1.04))
-    axes.legend()
+    legend(axes)
     return figure
+
+
+def legend(where: Axes | Figure, **place: Any) -> None:
+    """A legend without a frame."""
+    where.legend(frameon=False, fontsize=8, **place)
 
 
 def plain(text: str) -> str:

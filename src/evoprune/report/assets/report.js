@@ -108,10 +108,13 @@
     return result;
   };
 
+  const generationStep = [1, 2, 5, 10, 20, 50, 100, 1000].find((step) => Math.max(0, ...points.generation) / step <= 12) ?? 5000;
+
   const layout = (chart) => {
     const colours = palette();
     const axis = (given) => ({
       gridcolor: colours.line, zeroline: false, linecolor: colours.line, automargin: true, ...given,
+      ...(given.title?.text === "generation" ? { tickformat: "d", dtick: generationStep } : {}),
     });
     const full = { ...chart.layout };
     for (const key of Object.keys(full)) if (/^[xy]axis/.test(key)) full[key] = axis(full[key]);
@@ -121,6 +124,7 @@
       font: { color: colours.ink, family: "system-ui, Segoe UI, Roboto, DejaVu Sans, sans-serif", size: 13 },
       margin: { l: 60, r: 16, t: 36, b: 48 },
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: colours.edge, activecolor: colours.soft },
       hoverlabel: { align: "left", bgcolor: colours.panel, bordercolor: colours.soft, font: { color: colours.ink, family: "ui-monospace, Menlo, DejaVu Sans Mono, monospace", size: 12 } },
       height: chart.height ?? (chart.name === "progress" ? 460 : 380),
       autosize: true,
@@ -132,7 +136,7 @@
     if (!element) return;
     const traces = chart.traces.map(painted);
     const all = chart.name === "progress" ? [...dots(), ...traces] : traces;
-    Plotly.react(element, all, layout(chart), { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] });
+    Plotly.react(element, all, layout(chart), { responsive: true, displaylogo: false, displayModeBar: ["progress", "ablation"].includes(chart.name), modeBarButtonsToRemove: ["lasso2d", "select2d"] });
     if (chart.name === "progress" && !element.dataset.listens) {
       element.dataset.listens = "yes";
       element.on("plotly_click", ({ points: [point] }) => {
