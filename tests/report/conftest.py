@@ -109,6 +109,12 @@ def big_run(folder: Path, generations: int = 250, size: int = 40) -> RunFolder:
 
 
 @pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> RunView:
+    """A run whose best is lost again in later generations."""
+    return view(big_run(tmp_path_factory.mktemp("small") / "small", generations=12, size=4))
+
+
+@pytest.fixture(scope="session")
 def big(tmp_path_factory: pytest.TempPathFactory) -> RunView:
     """10,000 evaluations."""
     return view(big_run(tmp_path_factory.mktemp("big") / "big"))

@@ -13,7 +13,7 @@ from evoprune.errors import RunError
 from evoprune.expression.library import SOAP
 from evoprune.report import charts, summaries
 from evoprune.report.reading import RunView, view, views
-from evoprune.runs.folder import RunFolder
+from evoprune.runs.folder import Lock, RunFolder
 from evoprune.runs.journal import Record
 
 
@@ -37,6 +37,15 @@ def test_the_progress_is_that_of_the_journal(plain: RunView) -> None:
         assert top == fitness[2]  # three of twelve are a quarter
         assert fitness[5] >= median >= fitness[6]
     assert found.best[-1] == plain.ledger.generations[-1]["best"]
+
+
+def test_the_best_so_far_never_falls(small: RunView) -> None:
+    found = summaries.progress(small)
+    fitness = [
+        max(r["fitness"] for r in records_of(small, "fitness") if r["generation"] == g) for g in range(12)
+    ]
+    assert fitness != sorted(fitness)  # or there is nothing to see
+    assert list(found.best) == [max(fitness[: g + 1]) for g in range(12)]
 
 
 def test_the_front_grows_in_size_and_fitness(plain: RunView) -> None:
@@ -110,6 +119,11 @@ def test_schemes_need_judges(plain: RunView, runs: Path) -> None:
 def test_states(runs: Path) -> None:
     found = {name: view(RunFolder(runs / name)).state for name in ("plain", "failing", "stopped")}
     assert found == {"plain": "ended", "failing": "ended", "stopped": "stopped"}
+    lock = Lock(RunFolder(runs / "stopped"))
+    try:
+        assert view(RunFolder(runs / "stopped")).state == "running"
+    finally:
+        lock.release()
     with pytest.raises(RunError, match="named twice"):
         views(runs, ["plain", str(runs / "plain")])
 

@@ -24,7 +24,7 @@ def main(
     Args:
         names: Of runs, or the paths of their folders.
         ablation: Also draw the figure of the combination schemes: what the judge says of each run's best.
-        output: The folder to write to; unless given, report in the run's folder, or report-A-B beside runs.
+        output: The folder to write to; unless given, report in the run's folder, or ./report-A-B.
         runs: The folder that runs are kept in.
     """
     from evoprune.report.reading import views

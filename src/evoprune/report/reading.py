@@ -11,6 +11,7 @@ from evoprune.errors import RunError
 from evoprune.evolution.ledger import Judged, Ledger
 from evoprune.evolution.settings import Settings, build
 from evoprune.runs.folder import RunFolder, find, is_locked
+from evoprune.runs.folder import names as every
 from evoprune.runs.journal import NOTE, Record, read
 
 LOG_LINES = 12
@@ -85,7 +86,8 @@ def view(folder: RunFolder) -> RunView:
 def views(runs: Path, names: Sequence[str]) -> tuple[RunView, ...]:
     """Several runs, by name or path; each once."""
     if not names:
-        raise RunError("name at least one run")
+        there = ", ".join(every(runs)) or "none"
+        raise RunError(f"name at least one run; runs in {runs.absolute()}: {there}")
     found = [find(runs, name) for name in names]
     paths = [folder.path.resolve() for folder in found]
     for folder, path in zip(found, paths, strict=True):
