@@ -159,3 +159,9 @@ def environment(folder: Path) -> object:
             return Kept({"OMP_NUM_THREADS": (int(os.environ["OMP_NUM_THREADS"]),)}, ())
 
     return Environment(folder)
+
+
+def surroundings(**more: str) -> dict[str, str]:
+    """The environment for a driver in another process, which finds these tasks."""
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | more

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import toys
 from evoprune.cli import FAILED, INTERRUPTED, OK, main
 from evoprune.evolution.watching import Lines, Status, duration
 from evoprune.runs.journal import comparable, read
@@ -128,7 +129,7 @@ def test_control_c_ends_cleanly_and_the_run_goes_on_to_the_same_end(
     (tmp_path / "toy.toml").write_text(CONFIG.format(options='trouble = "wait", every = 1'))
     process = subprocess.Popen(
         [sys.executable, "-m", "evoprune.cli", "evolve", "toy.toml", "--name", "it", "--executor", executor],
-        env=os.environ | {"PYTHONPATH": str(TESTS), "TOY_PIPE": str(tmp_path / "pipe")},
+        env=toys.surroundings(TOY_PIPE=str(tmp_path / "pipe")),
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -165,7 +166,7 @@ def test_the_driver_needs_no_torch(evoprune: Evoprune, tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", code],
         check=True,
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        env=toys.surroundings(),
         capture_output=True,
     )
 
@@ -176,7 +177,7 @@ def test_a_picture_on_a_terminal(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "evoprune.cli", "evolve", "toy.toml", "--workers", "1"],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(TESTS), "TERM": "xterm", "COLUMNS": "100"},
+        env=toys.surroundings(TERM="xterm", COLUMNS="100"),
         stdout=subprocess.DEVNULL,
         stderr=slave,
     )

@@ -17,7 +17,6 @@ import pytest
 import toys
 from evoprune.runs.journal import comparable, read
 
-TESTS = Path(__file__).parent.parent
 KILLS = 24
 
 CONFIG = """
@@ -35,7 +34,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "evoprune.cli", *arguments],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        env=toys.surroundings(),
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -77,12 +76,17 @@ def test_several_workers_write_the_same_journal(
 
 
 def evaluated(run: Path) -> set[str]:
-    """The evaluations that are recorded."""
-    if not (run / "journal.jsonl").exists():
-        return set()
-    keys = [each["kept"] for each in read(run / "journal.jsonl").records if each["event"] == "evaluated"]
-    works = [json.loads((run / "evals" / key / "work.json").read_text()) for key in keys]
-    return {toys.call(work["task"], work["kept"]["channels"], work["seed"]) for work in works}
+    """The evaluations that are recorded, or have at least left their result."""
+    done = {path.parent.name for path in run.glob("evals/*/result.json")}
+    if (run / "journal.jsonl").exists():
+        records = read(run / "journal.jsonl").records
+        done |= {record["kept"] for record in records if record["event"] == "evaluated"}
+    works = [json.loads((run / "evals" / key / "work.json").read_text()) for key in done]
+    return {
+        toys.call(work["task"], work["kept"]["channels"], work["seed"])
+        for work in works
+        if work["kind"] == "evaluate"
+    }
 
 
 def grown_to(journal: Path, size: int, process: subprocess.Popen[bytes]) -> bool:

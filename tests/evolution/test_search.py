@@ -80,6 +80,23 @@ def test_generations_are_what_the_settings_say(tmp_path: Path) -> None:
     assert generations[1].median == np.median([one.fitness for one in second])
 
 
+def test_what_is_bred_was_never_there_before(tmp_path: Path) -> None:
+    run = evolved(tmp_path, overrides=["population.generations=6"])
+    bred = [
+        i.expr for i in run.ledger.born.values() if i.origin.startswith(("random", "crossover", "mutation"))
+    ]
+    assert len({expr.canonical_key for expr in bred}) == len(bred) > 30
+    soap = {expr.canonical_key for name in SOAP if (expr := functions[name].expr) is not None}
+    assert not soap & {expr.canonical_key for expr in bred}
+
+
+def test_places_that_draw_the_same_get_different_functions(tmp_path: Path) -> None:
+    """There are few functions of two nodes, so that places draw each other's."""
+    small = ["population.soap=0", "population.generations=1", "variation.limits.max_size=2"]
+    run = evolved(tmp_path, overrides=small)
+    assert len({one.expr for one in run.ledger.born.values()}) == 12
+
+
 def test_fitness_is_the_geometric_mean_of_what_the_tasks_gave(tmp_path: Path) -> None:
     run = evolved(tmp_path, two() | {"fitness": {"alpha": 0.3}})
     layers = {"a": toys.Layer(tmp_path / "x"), "b": toys.Layer(tmp_path / "x", seed=1)}
@@ -166,6 +183,20 @@ def test_constant_functions_share_one_cut_and_bred_ones_are_refused(tmp_path: Pa
         if not one.individual.origin.startswith(("seed", "soap", "selected")):
             scores = [run.ledger.scores[task, one.individual.expr.canonical_key] for task in ("a", "b")]
             assert not all(score.everywhere for score in scores)
+
+
+def test_what_is_constant_on_every_task_is_bred_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On these tasks every function without a W_I is constant."""
+    kept = toys.Layer.kept
+
+    def constant(layer: toys.Layer, function: str) -> toys.Kept:
+        return kept(layer, function if "W_I" in function else "count_g(F)")
+
+    monkeypatch.setattr(toys.Layer, "kept", constant)
+    run = evolved(tmp_path)
+    bred = [i for i in run.ledger.born.values() if i.origin.startswith(("random", "crossover", "mutation"))]
+    assert bred and all("W_I" in str(one.expr) for one in bred)
+    assert "constant on every task" in run.folder.log.read_text()
 
 
 def test_seeds_of_ones_own_are_there_once_and_are_bred_from(tmp_path: Path) -> None:

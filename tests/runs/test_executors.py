@@ -185,7 +185,7 @@ def test_workers_end_with_their_driver(folder: Path) -> None:
     keys = [works.order(folder, evaluation(number, trouble="hang", every=1)) for number in range(2)]
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(folder), *keys],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "TOY_PIPE": str(pipe)},
+        env=toys.surroundings(TOY_PIPE=str(pipe)),
     )
     with pipe.open("rb") as reading:
         assert [reading.readline() for _ in range(2)] == [b"hanging\n"] * 2

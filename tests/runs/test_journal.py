@@ -62,6 +62,14 @@ def test_cut_at_any_byte_the_whole_lines_survive(
     assert path.read_bytes() == whole, "the torn end is gone, and what follows stands in its place"
 
 
+def test_nothing_of_a_long_torn_end_is_left_behind_a_short_line(tmp_path: Path) -> None:
+    path = new(tmp_path, line_of({"event": "note", "generation": 0, "index": 0, "text": "x" * 999})[:-9])
+    with Journal(path) as journal:
+        journal.append({"event": "note", "generation": 0, "index": 1})
+    assert read(path).records == ({"event": "note", "generation": 0, "index": 1},)
+    assert read(path).torn == 0
+
+
 @given(records, st.data())
 def test_a_flipped_bit_in_the_last_line_is_noticed(
     tmp_path_factory: pytest.TempPathFactory, given: list[dict], data: st.DataObject
