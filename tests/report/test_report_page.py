@@ -17,6 +17,7 @@ from hypothesis import given
 pytest.importorskip("plotly")
 pytest.importorskip("matplotlib")
 
+from evoprune.errors import RunError
 from evoprune.expression.library import functions
 from evoprune.expression.text import parse
 from evoprune.expression.tree import Expr
@@ -142,6 +143,12 @@ def test_the_same_run_gives_the_same_files(plain: RunView, tmp_path: Path) -> No
     for path in one.figures:
         head = path.read_bytes()[:300]
         assert head.startswith(b"\x89PNG") if path.suffix == ".png" else b"<svg" in head or b"<?xml" in head
+
+
+def test_a_place_that_cannot_be_written_to(plain: RunView, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"writing the report to .*file"):
+        report([plain], tmp_path / "file")
 
 
 def test_names_with_dollars_are_drawn_as_they_are(runs: Path, tmp_path: Path) -> None:

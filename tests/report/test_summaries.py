@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from evoprune.errors import RunError
+from evoprune.evolution.starting import resume
 from evoprune.expression.library import SOAP
 from evoprune.report import charts, summaries
 from evoprune.report.reading import RunView, view, views
@@ -126,6 +128,21 @@ def test_states(runs: Path) -> None:
         lock.release()
     with pytest.raises(RunError, match="named twice"):
         views(runs, ["plain", str(runs / "plain")])
+
+
+def test_a_resumed_run_is_told_of_as_one_never_stopped(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "stopped", tmp_path / "stopped")
+    with resume("stopped", runs=tmp_path, overrides=["budget.evaluations=10000"]) as run:
+        for _ in run:
+            pass
+    resumed, whole = view(RunFolder(tmp_path / "stopped")), view(RunFolder(runs / "plain"))
+    assert resumed.state == "ended"
+    assert any("budget" in note for note in resumed.notes)
+    assert summaries.progress(resumed) == summaries.progress(whole)
+    assert summaries.usage(resumed) == summaries.usage(whole)
+    assert summaries.effort(resumed).saved == summaries.effort(whole).saved
+    ours, theirs = summaries.soap_table(resumed), summaries.soap_table(whole)
+    assert ours is not None and theirs is not None and ours.rows == theirs.rows
 
 
 def test_a_run_cut_off_anywhere_can_be_told_of(runs: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from evoprune.files import write
 from evoprune.report import figures
 from evoprune.report.page import page
 from evoprune.report.reading import RunView
+from evoprune.runs.files import refusals_said
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,10 @@ def report(runs: Sequence[RunView], folder: Path, *, ablation: bool = False) -> 
     """Write `report.html` and `figures/*.png` and `*.svg` to a folder; what is there is replaced."""
     text = page(runs, ablation=ablation)
     drawn = figures.of_runs(runs, ablation=ablation)
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    write(folder / "report.html", text, sync=False)
     paths: list[Path] = []
-    for name, figure in drawn.items():
-        paths += figures.save(figure, folder / "figures" / name)
+    with refusals_said(f"writing the report to {folder}"):
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        write(folder / "report.html", text, sync=False)
+        for name, figure in drawn.items():
+            paths += figures.save(figure, folder / "figures" / name)
     return Written(folder / "report.html", tuple(paths))
