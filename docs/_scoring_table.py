@@ -28,7 +28,8 @@ def table() -> str:
     lines.append("")
     lines.append(
         f"{settings['images']} images, ResNet-56 unless said otherwise, {settings['threads']} thread of a "
-        f"2-core machine, torch {settings['torch']}, {settings['date']}; ratios of seconds unless said otherwise."
+        f"2-core machine, torch {settings['torch']}, {settings['date']}; ratios of seconds unless said "
+        "otherwise."
     )
     return "\n".join(lines)
 
