@@ -20,6 +20,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import evoprune
 from evoprune.errors import EvopruneError, ExpressionError, MissingOperandError
 from evoprune.integrations.sklearn import FunctionSelector
+from evoprune.scoring import features
 
 X, Y = load_digits(return_X_y=True)
 UNIT = X / 16
@@ -145,8 +146,16 @@ def test_names_of_columns_are_kept() -> None:
 @pytest.mark.heavy
 def test_70000_rows_of_784_features_take_seconds() -> None:
     rng = np.random.default_rng(0)
-    features = rng.random((70_000, 784), dtype=np.float32)
+    table = rng.random((70_000, 784), dtype=np.float32)
     labels = rng.integers(0, 10, 70_000)
     start = time.process_time()
-    FunctionSelector("xi_star").fit(features, labels)
+    FunctionSelector("xi_star").fit(table, labels)
     assert time.process_time() - start < 30
+
+
+@pytest.mark.parametrize("function", ["xi_star", "di", "mmd"])
+def test_many_rows_are_read_in_parts(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = FunctionSelector(function, sample=60).fit(UNIT, Y)
+    monkeypatch.setattr(features, "ROWS", 101)
+    parts = FunctionSelector(function, sample=60).fit(UNIT, Y)
+    np.testing.assert_allclose(parts.scores_, whole.scores_, rtol=1e-9, atol=1e-12)

@@ -115,6 +115,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> RunView:
 
 
 @pytest.fixture(scope="session")
+def tangled(tmp_path_factory: pytest.TempPathFactory) -> RunView:
+    """A run whose last functions have several hundred ancestors."""
+    return view(big_run(tmp_path_factory.mktemp("tangled") / "tangled", generations=20, size=40))
+
+
+@pytest.fixture(scope="session")
 def big(tmp_path_factory: pytest.TempPathFactory) -> RunView:
     """10,000 evaluations."""
     return view(big_run(tmp_path_factory.mktemp("big") / "big"))

@@ -74,6 +74,16 @@ def test_the_ancestry_reaches_those_without_parents(plain: RunView) -> None:
     for one in found.members:
         assert (one.place in with_parents) == bool(one.parents)
     assert all(parent[0] < child[0] for parent, child in found.edges)
+    assert found.complete
+
+
+def test_of_very_many_ancestors_the_nearest_are_told_of(tangled: RunView) -> None:
+    best = tangled.judged[-1]
+    found = summaries.ancestry(tangled, best.individual.place)
+    assert len(found.members) == summaries.ANCESTORS and not found.complete
+    assert found.members[-1] == best.individual
+    reached = {parent for parent, _ in found.edges}
+    assert all(one.place in reached for one in found.members[:-1])
 
 
 def test_usage_counts_functions_not_nodes(plain: RunView) -> None:

@@ -299,8 +299,9 @@ def _ancestors(run: RunView, best: Judged) -> str:
         ]
         for one in reversed(found.members)
     ]
+    told = f"{len(rows)} functions" if found.complete else f"the nearest {len(rows)} functions"
     header = ["generation.number", "origin", "parents", "fitness (%)", "function"]
-    return f"<details><summary>{len(rows)} functions</summary>{_table(header, rows, numbers=(3,))}</details>"
+    return f"<details><summary>{told}</summary>{_table(header, rows, numbers=(3,))}</details>"
 
 
 def _troubles(run: RunView) -> str:

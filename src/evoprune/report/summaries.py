@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +20,9 @@ from evoprune.report.reading import RunView
 
 TOP = 0.25
 """The share of a generation that is at least as fit as the second curve of the progress."""
+
+ANCESTORS = 150
+"""How many ancestors are told of at most."""
 
 SOAP_ORIGIN = "SOAP"
 
@@ -76,6 +79,8 @@ class Ancestry:
 
     members: tuple[Individual, ...]
     edges: tuple[tuple[Place, Place], ...]
+    complete: bool
+    """Whether these are all; in a long run there are many, and only the nearest are told of."""
 
 
 def ancestry(run: RunView, place: Place) -> Ancestry:
@@ -83,16 +88,20 @@ def ancestry(run: RunView, place: Place) -> Ancestry:
     root = _origin_of(run, place)
     members = {root: run.ledger.born[root]}
     edges: dict[tuple[Place, Place], None] = {}
-    waiting = [root]
+    waiting = deque([root])
+    complete = True
     while waiting:
-        child = waiting.pop()
+        child = waiting.popleft()
         for parent in run.ledger.born[child].parents:
             first = _origin_of(run, parent)
+            if first not in members and len(members) >= ANCESTORS:
+                complete = False
+                continue
             edges[first, child] = None
             if first not in members:
                 members[first] = run.ledger.born[first]
                 waiting.append(first)
-    return Ancestry(tuple(members[each] for each in sorted(members)), tuple(sorted(edges)))
+    return Ancestry(tuple(members[each] for each in sorted(members)), tuple(sorted(edges)), complete)
 
 
 def _origin_of(run: RunView, place: Place) -> Place:

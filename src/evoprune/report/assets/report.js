@@ -71,6 +71,7 @@
   // A fixed shift sideways, so that dots of one generation do not hide each other.
   const sideways = (i) => ((points.index[i] * 0.618034 + points.run[i] * 0.5) % 1 - 0.5) * 0.6;
 
+  const symbols = ["circle", "diamond-open", "cross", "square-open", "x"];
   const dots = () => {
     const colours = palette();
     const rest = shown.length === total ? [] : (() => {
@@ -87,7 +88,7 @@
       showlegend: hover,
       marker: {
         size: total > 2000 ? 4 : 6, opacity: hover ? 0.75 : 1,
-        symbol: places.map((i) => ["circle", "diamond-open", "cross", "square-open", "x"][points.run[i] % 5]),
+        symbol: many ? places.map((i) => symbols[points.run[i] % symbols.length]) : "circle",
         color: colour,
       },
     });
