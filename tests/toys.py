@@ -107,6 +107,15 @@ class Layer:
         if self.trouble == "wait" and (pipe := os.environ.get("TOY_PIPE")):
             with Path(pipe).open() as waiting:
                 waiting.read()
+        if self.trouble == "stall once":
+            mark = self.folder / f"stalled-{number}"
+            if mark.exists():
+                return
+            mark.touch()
+            with Path(os.environ["TOY_PIPE"]).open("w") as pipe:
+                pipe.write(f"{os.environ['SLURM_JOB_ID']} {os.getpid()}\n")
+            while True:
+                signal.pause()
         if self.trouble == "die once":
             mark = self.folder / f"died-{number}"
             if mark.exists():
@@ -152,11 +161,12 @@ def last_words(folder: Path) -> object:
 
 
 def environment(folder: Path) -> object:
-    """A task whose kept channels tell how many threads it was given."""
+    """A task whose kept channels tell how many threads it was given, and which GPU."""
 
     class Environment(Layer):
         def kept(self, function: str) -> Kept:
-            return Kept({"OMP_NUM_THREADS": (int(os.environ["OMP_NUM_THREADS"]),)}, ())
+            numbers = {name: os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")}
+            return Kept({name: (int(value),) for name, value in numbers.items() if value}, ())
 
     return Environment(folder)
 

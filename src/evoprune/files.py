@@ -26,7 +26,8 @@ def write(path: Path, content: str | bytes, *, sync: bool = True) -> None:
     `sync` also makes it survive a loss of power.
     """
     data = content.encode() if isinstance(content, str) else content
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Machines that share a disk may have processes of one number.
+    aside = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.tmp")
     try:
         with aside.open("wb") as file:
             file.write(data)

@@ -9,7 +9,7 @@ import pytest
 
 from evoprune import config
 from evoprune.errors import ConfigError
-from evoprune.evolution.settings import Fitness, build, presets, rebuilt, table
+from evoprune.evolution.settings import Fitness, TaskChoice, build, presets, rebuilt, table
 
 ONE = {"tasks": [{"name": "digits"}]}
 TWO = {"tasks": [{"name": "digits"}, {"name": "shapes"}]}
@@ -44,7 +44,7 @@ def test_settings_survive_their_file(name: str, tmp_path: Path) -> None:
         ({"tasks": [{"name": "a"}, {"name": "a"}]}, [], "'a' is there twice"),
         ({"tasks": [{"name": "../a"}]}, [], "letters, digits"),
         (ONE, ["run.time_limit=-1"], "time_limit must be above 0"),
-        (ONE, ["run.threads=0"], "threads must be 1 or more"),
+        (ONE, ["run.threads=-1"], "threads must be 0 or more"),
         (ONE, ["variation.mutation=2"], "variation: mutation is a probability"),
         (ONE, ["variation.limits.max_size=1"], "variation.limits: a function has at least 2 nodes"),
         (ONE, ["budget.evaluations=0"], "evaluations must be above 0"),
@@ -101,3 +101,38 @@ def test_the_configuration_in_the_docs_is_one() -> None:
     settings = build(table(config.parse(texts[0])))
     assert (settings.fitness.alpha, settings.budget.patience, len(settings.tasks)) == (0.3, 5, 2)
     assert build(table(config.parse(texts[1]))).tasks[0].factory == "my_tasks:Mine"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "threads"),
+    [
+        ([], 1),
+        (["run.threads=0"], 1),
+        (["run.threads=0", "run.workers=2"], 4),
+        (["run.threads=0", "run.executor=inline"], 8),
+        (["run.threads=0", "run.executor=slurm", "slurm.cpus=6"], 6),
+        (["run.threads=0", "run.device=cuda"], 2),
+        (["run.threads=3", "run.workers=2"], 3),
+    ],
+)
+def test_threads_left_to_the_machine_are_its_cores_divided_between_workers(
+    monkeypatch: pytest.MonkeyPatch, overrides: list[str], threads: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    assert build(ONE, overrides).settled().run.threads == threads
+
+
+def test_there_is_a_worker_for_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,3")
+    run = build(ONE, ["run.device=cuda"]).run
+    assert (run.workers_here(), run.gpus_here()) == (3, ("0", "2", "3"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(ConfigError, match="this machine shows no GPU"):
+        run.workers_here()
+
+
+def test_a_device_reaches_the_tasks_of_the_package_only() -> None:
+    assert TaskChoice("digits").source("cuda")[1] == {"name": "digits", "device": "cuda"}
+    assert TaskChoice("digits", options={"device": "cpu"}).source("cuda")[1]["device"] == "cpu"
+    assert TaskChoice("own", "a:b", {"x": 1}).source("cuda") == ("a:b", {"x": 1})

@@ -15,7 +15,9 @@ import pytest
 import toys
 from evoprune.errors import ConfigError, RunError
 from evoprune.runs import work as works
-from evoprune.runs.executors import Executor, Inline, Local
+from evoprune.runs.executors import Executor, Inline, Local, gpus_here
+from evoprune.runs.journal import Journal
+from evoprune.runs.slurm import Cluster, Slurm
 from evoprune.runs.work import EVALUATE, PREPARE, SCORE, Work
 
 KEEPS = [{"first": [0, 1, index], "second": [2, 3, 4]} for index in (2, 3, 4, 5)]
@@ -25,14 +27,22 @@ KEEPS = [{"first": [0, 1, index], "second": [2, 3, 4]} for index in (2, 3, 4, 5)
 def folder(tmp_path: Path) -> Path:
     for name in ("evals", "tasks"):
         (tmp_path / name).mkdir()
+    (tmp_path / "journal.jsonl").touch()
     return tmp_path
 
 
-@pytest.fixture(params=["inline", "one worker", "two workers"])
+@pytest.fixture(
+    params=["inline", "one worker", "two workers", pytest.param("slurm", marks=pytest.mark.heavy)]
+)
 def executor(request: pytest.FixtureRequest, folder: Path) -> Iterator[Executor]:
     made: Executor
     if request.param == "inline":
         made = Inline(folder)
+    elif request.param == "slurm":
+        request.getfixturevalue("slurm")
+        journal = Journal(folder / "journal.jsonl")
+        request.addfinalizer(journal.close)
+        made = Slurm(folder, Cluster(memory="1GB", poll=0.5), journal=journal, threads=1, retries=1)
     else:
         made = Local(folder, workers=1 if request.param == "one worker" else 2, threads=1, retries=1)
     yield made
@@ -165,7 +175,30 @@ def test_threads_reach_the_worker(folder: Path) -> None:
     work = Work(SCORE, "toy", "toys:environment", functions=("F",), threads=3)
     (scored,) = done(executor, folder, work)[work.key]["functions"]
     executor.close()
-    assert scored["channels"] == {"OMP_NUM_THREADS": [3]}
+    assert scored["channels"]["OMP_NUM_THREADS"] == [3]
+
+
+def test_each_worker_has_a_gpu_to_itself(folder: Path) -> None:
+    executor = Local(folder, workers=2, threads=1, gpus=("5", "7"))
+    wanted = [Work(SCORE, name, "toys:environment", functions=("F",)) for name in ("a", "b")]
+    results = done(executor, folder, *wanted)
+    executor.close()
+    seen = [results[work.key]["functions"][0]["channels"]["CUDA_VISIBLE_DEVICES"] for work in wanted]
+    assert sorted(seen) == [[5], [7]]
+
+
+def test_gpus_are_those_that_may_be_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1, 3")
+    assert gpus_here() == ("1", "3")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpus_here() == ()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus_here() == ()
+    lists_two = tmp_path / "nvidia-smi"
+    lists_two.write_text("#!/bin/sh\necho 0\necho 1\n")
+    lists_two.chmod(0o755)
+    assert gpus_here() == ("0", "1")
 
 
 DRIVER = """

@@ -120,8 +120,17 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(
 
 
 def test_what_killed_processes_left_is_swept(tmp_path: Path) -> None:
+    """And nothing that a living process, or one of another machine, may be about to rename."""
     run = made(tmp_path)
-    left = run.path / ".hall_of_fame.txt.123.tmp"
-    left.write_text("half")
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    here = os.uname().nodename
+    left = run.path / f".hall_of_fame.txt.{here}-{dead.pid}.tmp"
+    writing = run.path / f".hall_of_fame.txt.{here}-{os.getppid()}.tmp"
+    elsewhere = run.path / f".hall_of_fame.txt.not-{here}-{dead.pid}.tmp"
+    forgotten = run.path / f".result.json.not-{here}-{dead.pid}.tmp"
+    for path in (left, writing, elsewhere, forgotten):
+        path.write_text("half")
+    os.utime(forgotten, (0, 0))
     Lock(run).release()
-    assert not left.exists()
+    assert [path.exists() for path in (left, writing, elsewhere, forgotten)] == [False, True, True, False]

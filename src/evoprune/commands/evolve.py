@@ -25,7 +25,7 @@ def main(
     preset: str | None = None,
     name: str | None = None,
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
-    executor: Literal["inline", "local"] | None = None,
+    executor: Literal["inline", "local", "slurm"] | None = None,
     workers: int | None = None,
     runs: Path = RUNS,
     list: bool = False,
@@ -39,7 +39,8 @@ def main(
         preset: Settings that come with the package; --list names them.
         name: Of the run, whose folder is runs/NAME; without it, one is made up.
         set: Change one setting, like population.size=20; may be given many times.
-        executor: Where evaluations run: in this process, or in worker processes on this machine.
+        executor: Where evaluations run: in this process, in worker processes on this machine, or as jobs of a
+            SLURM cluster (docs/running-on-a-cluster.md).
         workers: How many worker processes.
         runs: The folder that runs are kept in.
         list: List the presets, and do nothing else.

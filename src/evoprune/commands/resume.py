@@ -15,7 +15,7 @@ def main(
     name: Annotated[str, tyro.conf.Positional],
     /,
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
-    executor: Literal["inline", "local"] | None = None,
+    executor: Literal["inline", "local", "slurm"] | None = None,
     workers: int | None = None,
     runs: Path = RUNS,
 ) -> None:

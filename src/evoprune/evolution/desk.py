@@ -154,7 +154,7 @@ class Desk:
         return self._work(works.EVALUATE, task, kept=kept)
 
     def _work(self, kind: str, task: str, **what: Any) -> Work:
-        factory, options = self._settings.choice(task).source()
+        factory, options = self._settings.choice(task).source(self._settings.run.device)
         limit = self._settings.run.time_limit
         if kind == works.PREPARE:
             limit = None

@@ -62,6 +62,7 @@ class Run:
         self,
         folder: RunFolder,
         settings: Settings,
+        journal: Journal,
         executor: Executor,
         lock: Lock,
         watch: Watch | None = None,
@@ -76,7 +77,7 @@ class Run:
         self._watch = watch or Silent()
         self._lock = lock
         self._executor = executor
-        self._journal = Journal(folder.journal)
+        self._journal = journal
         self.ledger = Ledger.of(self._journal.records, self._journal)
         self._weights = settings.weights()
         self._nursery = Nursery(settings.variation)

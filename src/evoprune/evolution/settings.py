@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,8 @@ from evoprune import config
 from evoprune.errors import ConfigError, ExpressionError
 from evoprune.evolution.variation import Variation
 from evoprune.expression.library import resolve
+from evoprune.runs.executors import gpus_here
+from evoprune.runs.slurm import Cluster
 
 NAMED = "evoprune.tasks.task:named"
 """The factory of the package's own tasks."""
@@ -27,6 +29,7 @@ CHANGEABLE = (
     "run.executor",
     "run.time_limit",
     "run.retries",
+    "slurm",
     "population.generations",
 )
 """What a resumed run may set anew: all that no finished evaluation depends on."""
@@ -43,11 +46,11 @@ class TaskChoice:
     options: Mapping[str, Any] = field(default_factory=dict)
     """For a task of the package: `device`, and settings to change, like recipe = {epochs = 5}."""
 
-    def source(self) -> tuple[str, dict[str, Any]]:
-        """The factory and what it is called with."""
+    def source(self, device: str) -> tuple[str, dict[str, Any]]:
+        """The factory and what it is called with; a factory of your own sees to its device itself."""
         if self.factory:
             return self.factory, dict(self.options)
-        return NAMED, {"name": self.name, **self.options}
+        return NAMED, {"name": self.name, "device": device, **self.options}
 
 
 @dataclass(frozen=True)
@@ -129,26 +132,51 @@ class Fitness:
 class Execution:
     """Where and how evaluations run."""
 
-    executor: Literal["inline", "local"] = "local"
+    executor: Literal["inline", "local", "slurm"] = "local"
+    """In this process, in worker processes on this machine, or as jobs of a SLURM cluster."""
     workers: int = 0
-    """Worker processes; 0: one for every core that is there for `threads`."""
+    """Worker processes of `local`; 0: one for every GPU, or as many as the cores are for `threads`."""
     threads: int = 1
-    """Threads of one evaluation. Results may depend on it, so it stays what it was when a run is resumed."""
+    """Threads of one evaluation; 0: the cores here, divided between the workers. Results may depend on it, so
+    it stays what it was when a run is resumed."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where tasks of the package compute. With cuda, each worker or job has one GPU to itself."""
     time_limit: float | None = None
     """Seconds that one evaluation may take."""
     retries: int = 2
     """How often an evaluation is tried again whose worker died or took too long."""
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 0), ("threads", 1), ("retries", 0)):
+        for name, least in (("workers", 0), ("threads", 0), ("retries", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} must be {least} or more, got {getattr(self, name)}")
         if self.time_limit is not None and not self.time_limit > 0:
             raise ConfigError(f"time_limit must be above 0 seconds, got {self.time_limit:g}")
 
+    def gpus_here(self) -> tuple[str, ...]:
+        """The GPUs for workers on this machine."""
+        if self.device == "cpu" or self.executor != "local":
+            return ()
+        gpus = gpus_here()
+        if not gpus:
+            raise ConfigError("run.device is cuda, but this machine shows no GPU (nvidia-smi lists none)")
+        return gpus
+
     def workers_here(self) -> int:
         """How many workers that is on this machine."""
-        return self.workers or max(1, len(os.sched_getaffinity(0)) // self.threads)
+        return self.workers or len(self.gpus_here()) or max(1, _cores() // max(1, self.threads))
+
+    def settled(self, cores_of_a_job: int) -> Execution:
+        """With a number of threads where that was left to the machine."""
+        if self.threads:
+            return self
+        here = _cores() // (1 if self.executor == "inline" else self.workers_here())
+        return replace(self, threads=max(1, cores_of_a_job if self.executor == "slurm" else here))
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True)
@@ -181,6 +209,8 @@ class Settings:
     variation: Variation = field(default_factory=Variation)
     fitness: Fitness = field(default_factory=Fitness)
     run: Execution = field(default_factory=Execution)
+    slurm: Cluster = field(default_factory=Cluster)
+    """For the executor slurm: what its jobs ask for."""
     budget: Budget = field(default_factory=Budget)
     judges: tuple[TaskChoice, ...] = ()
     """Tasks on which the winner is judged at the end; they have no part in the fitness."""
@@ -197,6 +227,10 @@ class Settings:
             if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
                 raise ConfigError(f"tasks: a name has letters, digits, dashes and dots, got {name!r}")
         self.weights()
+
+    def settled(self) -> Settings:
+        """With everything fixed that was left to the machine that the run starts on."""
+        return replace(self, run=self.run.settled(self.slurm.cpus))
 
     def weights(self) -> dict[str, float]:
         """The weight of every task that counts."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from evoprune.runs import folder as folders
 from evoprune.runs.executors import Executor, Inline, Local
 from evoprune.runs.files import refusals_said
 from evoprune.runs.folder import Lock, RunFolder
+from evoprune.runs.journal import Journal
+from evoprune.runs.slurm import Slurm, submitit
 from evoprune.runs.work import Task
 
 OBJECT = "object"
@@ -55,8 +58,10 @@ def evolve(
         population = dict(table.get("population", {}))
         population["seeds"] = [*population.get("seeds", ()), *map(str, seeds)]
         table["population"] = population
-    settings = of_settings.build(table, overrides)
+    settings = of_settings.build(table, overrides).settled()
     _check_objects(settings, tasks)
+    if settings.run.executor == "slurm":
+        submitit()  # before there is a folder of a run that cannot begin
     runs = Path(runs)
     folder = folders.create(
         runs,
@@ -117,22 +122,41 @@ def _opened(
         folder.say(text)
         watch.say(text)
 
-    executor: Executor
-    if settings.run.executor == "inline":
-        executor = Inline(folder.path, tasks=tasks)
-    else:
-        executor = Local(
-            folder.path,
-            workers=settings.run.workers_here(),
-            threads=settings.run.threads,
-            retries=settings.run.retries,
-            say=say,
-        )
+    journal = None
     try:
-        return Run(folder, settings, executor, lock, watch)
+        journal = Journal(folder.journal)
+        executor = _executor(folder, settings, journal, tasks, say)
+        return Run(folder, settings, journal, executor, lock, watch)
     except BaseException:
+        if journal is not None:
+            journal.close()
         lock.release()
         raise
+
+
+def _executor(
+    folder: RunFolder,
+    settings: Settings,
+    journal: Journal,
+    tasks: Mapping[str, Task] | None,
+    say: Callable[[str], None],
+) -> Executor:
+    run = settings.run
+    if run.executor == "inline":
+        return Inline(folder.path, tasks=tasks)
+    if run.executor == "local":
+        return Local(
+            folder.path,
+            workers=run.workers_here(),
+            threads=run.threads,
+            gpus=run.gpus_here(),
+            retries=run.retries,
+            say=say,
+        )
+    cluster = settings.slurm
+    if run.device == "cuda" and not cluster.gpus:
+        cluster = replace(cluster, gpus=1)
+    return Slurm(folder.path, cluster, journal=journal, threads=run.threads, retries=run.retries, say=say)
 
 
 def _check_objects(settings: Settings, tasks: Mapping[str, Task] | None) -> None:

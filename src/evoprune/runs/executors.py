@@ -1,7 +1,7 @@
-"""Where work is carried out: in this process, or in worker processes on this machine.
+"""Where work is carried out: in this process, or in worker processes on this machine; `slurm` is a cluster's.
 
 An executor is handed keys of work that is written down in the run's folder, and says which are finished. It
-never carries a result: that is read from the folder. So an executor for a cluster can outlive its driver.
+never carries a result: that is read from the folder. So work on a cluster can outlive its driver.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ import selectors
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
-from evoprune.errors import ConfigError, RunError
+from evoprune.errors import RunError
 from evoprune.runs import work as works
-from evoprune.runs.files import read_json, refusals_said
+from evoprune.runs.alarm import Overdue, alarm
+from evoprune.runs.files import refusals_said
 
 Say = Callable[[str], None]
 
@@ -53,7 +52,7 @@ class Executor(Protocol):
         """How many pieces of work are being carried out now."""
 
     def close(self) -> None:
-        """Stop; unfinished work is given up."""
+        """Stop. Unfinished work ends here, but for that on a cluster: it goes on without a driver."""
 
 
 class Inline:
@@ -71,12 +70,12 @@ class Inline:
         if not self._keys:
             return []
         key = self._keys.popleft()
-        limit = _limit(self._folder, key)
+        limit = works.time_limit(self._folder, key)
         with refusals_said(f"working on {key}"):
             try:
-                with _alarm(limit) as set_alarm:
+                with alarm(limit) as set_alarm:
                     self._bench.carry_out(key, begun=set_alarm)
-            except _Overdue:
+            except Overdue:
                 works.give_up(self._folder, key, f"took longer than {limit:g} seconds")
         return [key]
 
@@ -88,34 +87,11 @@ class Inline:
         self._keys.clear()
 
 
-class _Overdue(BaseException):
-    """The time is over. No Exception, so that a task's own handlers let it pass."""
-
-
-@contextlib.contextmanager
-def _alarm(seconds: float | None) -> Iterator[Callable[[], None]]:
-    """Gives a function that has _Overdue raised in the main thread so many seconds after its call."""
-    if seconds is None:
-        yield lambda: None
-        return
-    if threading.current_thread() is not threading.main_thread():
-        raise ConfigError("outside the main thread, a time limit needs the executor 'local'")
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise _Overdue
-
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        yield lambda: signal.setitimer(signal.ITIMER_REAL, seconds) and None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 @dataclass
 class _Worker:
     process: subprocess.Popen[bytes]
     log: Path
+    gpu: str
     heard: bytes = b""
     key: str | None = None
     limit: float | None = None
@@ -123,14 +99,25 @@ class _Worker:
 
 
 class Local:
-    """Spawned worker processes. One that dies or takes too long is replaced, and its work tried again."""
+    """Spawned worker processes. One that dies or takes too long is replaced, and its work tried again.
+
+    gpus: as CUDA_VISIBLE_DEVICES names them; each worker sees one, spread evenly.
+    """
 
     def __init__(
-        self, folder: Path, *, workers: int, threads: int, retries: int = 2, say: Say = lambda text: None
+        self,
+        folder: Path,
+        *,
+        workers: int,
+        threads: int,
+        gpus: Sequence[str] = (),
+        retries: int = 2,
+        say: Say = lambda text: None,
     ) -> None:
         self._folder = folder
         self._count = workers
         self._threads = threads
+        self._gpus = gpus
         self._retries = retries
         self._say = say
         self._keys: deque[str] = deque()
@@ -180,7 +167,7 @@ class Local:
     def _start(self, worker: _Worker) -> None:
         key = self._keys.popleft()
         worker.key = key
-        worker.limit = _limit(self._folder, key)
+        worker.limit = works.time_limit(self._folder, key)
         worker.deadline = _deadline(worker.limit, STARTING)
         assert worker.process.stdin is not None
         # A worker that has just died is noticed by its silence, in `_listen`.
@@ -191,13 +178,11 @@ class Local:
     def _hire(self) -> _Worker:
         self._number += 1
         log = self._folder / "workers" / f"{os.getpid()}-{self._number}.log"
-        environment = os.environ | {
-            # A task's module is found where the driver finds it.
-            "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
-            **dict.fromkeys(
-                ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(self._threads)
-            ),
-        }
+        environment = os.environ | surroundings(self._threads)
+        gpu = ""
+        if self._gpus:
+            taken = Counter(worker.gpu for worker in self._workers)
+            gpu = environment["CUDA_VISIBLE_DEVICES"] = min(self._gpus, key=lambda each: taken[each])
         with refusals_said("starting a worker"):
             log.parent.mkdir(exist_ok=True)
             with log.open("wb") as file:
@@ -209,7 +194,7 @@ class Local:
                     env=environment,
                     bufsize=0,
                 )
-        worker = _Worker(process, log)
+        worker = _Worker(process, log, gpu)
         assert process.stdout is not None
         self._selector.register(process.stdout, selectors.EVENT_READ, worker)
         self._workers.append(worker)
@@ -263,13 +248,31 @@ class Local:
                 pipe.close()
 
 
+def gpus_here() -> tuple[str, ...]:
+    """The GPUs of this machine that may be used, as CUDA_VISIBLE_DEVICES names them."""
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if allowed is None:
+        try:
+            command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+            allowed = ",".join(
+                subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+            )
+        except (OSError, subprocess.CalledProcessError):
+            return ()
+    return tuple(filter(None, (each.strip() for each in allowed.split(","))))
+
+
+def surroundings(threads: int) -> dict[str, str]:
+    """What the process of a worker or a job is to find in its environment."""
+    return {
+        # A task's module is found where the driver finds it.
+        "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+        **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)),
+    }
+
+
 def _deadline(limit: float | None, more: float = 0.0) -> float:
     return float("inf") if limit is None else time.monotonic() + limit + more
-
-
-def _limit(folder: Path, key: str) -> float | None:
-    table = read_json(folder / "evals" / key / "work.json")
-    return None if table is None else table["limit"]
 
 
 def _ending(worker: _Worker) -> str:

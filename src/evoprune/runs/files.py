@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,11 +33,29 @@ def read_json(path: Path) -> Any | None:
         return None
 
 
+FORGOTTEN = 24 * 3600.0
+"""Seconds after which a file that another machine wrote aside is not going to be renamed any more."""
+
+
 def sweep(folder: Path) -> None:
-    """Remove what killed processes wrote aside and never renamed."""
+    """Remove what killed processes wrote aside and never renamed; others may be writing right now."""
     for left in folder.glob("**/.*.tmp"):
         with suppress(OSError):
-            left.unlink()
+            if _is_left(left):
+                left.unlink()
+
+
+def _is_left(aside: Path) -> bool:
+    writer, _, process = aside.name.removesuffix(".tmp").rpartition("-")
+    if not writer.endswith(f".{os.uname().nodename}"):
+        return time.time() - aside.stat().st_mtime > FORGOTTEN
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError):
+        return True
+    except PermissionError:  # it is another user's
+        return False
+    return int(process) == os.getpid()
 
 
 @contextmanager

@@ -28,7 +28,13 @@ TIMES = frozenset({"at", "seconds", "elapsed"})
 """The keys that two equal runs may differ in."""
 
 NOTE = "note"
-"""The event that only tells: of a worker that died, of an interruption. Equal runs may differ in them."""
+"""The event that only tells: of a worker that died, of an interruption."""
+
+SUBMITTING, SUBMITTED = "submitting", "submitted"
+"""The events around handing work to a cluster: what goes under which name, then the ids of the jobs."""
+
+INCIDENTAL = frozenset({NOTE, SUBMITTING, SUBMITTED})
+"""The events that equal runs may differ in."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +141,11 @@ class Journal:
 
 
 def comparable(records: Iterable[Record]) -> list[str]:
-    """Records as texts that are equal for equal runs: without times and notes, in a fixed order."""
+    """Records as texts that are equal for equal runs: without times and incidents, in a fixed order."""
     kept = [
         {key: value for key, value in record.items() if key not in TIMES}
         for record in records
-        if record["event"] != NOTE
+        if record["event"] not in INCIDENTAL
     ]
     kept.sort(key=lambda r: (r["generation"], r["index"], r["event"], json.dumps(r, sort_keys=True)))
     return [json.dumps(record, sort_keys=True, ensure_ascii=False) for record in kept]

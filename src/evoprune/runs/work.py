@@ -116,6 +116,12 @@ def result(folder: Path, key: str) -> Table | None:
     return found if isinstance(found, dict) and found.get("key") == key else None
 
 
+def time_limit(folder: Path, key: str) -> float | None:
+    """Seconds that a piece of work may take."""
+    table = read_json(folder / "evals" / key / "work.json")
+    return None if table is None else table["limit"]
+
+
 def give_up(folder: Path, key: str, why: str) -> None:
     """Write down that a piece of work failed, for a reason outside of it."""
     _conclude(folder, key, {"ok": False, "error": why, "traceback": ""}, 0.0)

@@ -1,0 +1,132 @@
+"""How jobs stand in a SLURM queue, asked of whichever of its commands can tell.
+
+`squeue` knows every job that has not ended. Of the others `sacct` tells where the site keeps accounts, and
+`scontrol`, for some minutes, where it does not. A job that none of them knows is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+LIVE = frozenset(
+    {
+        *(
+            "PENDING",
+            "CONFIGURING",
+            "RUNNING",
+            "SUSPENDED",
+            "STOPPED",
+            "COMPLETING",
+            "SIGNALING",
+            "STAGE_OUT",
+        ),
+        *("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
+    }
+)
+"""The states in which a job has not ended; in all others it has."""
+
+TIMEOUT = 60.0
+"""Seconds that one of SLURM's commands may take."""
+
+
+@dataclass(frozen=True)
+class State:
+    """How a job stands."""
+
+    name: str
+    """As SLURM calls it: RUNNING, COMPLETED, NODE_FAIL, …"""
+    code: int = 0
+    """What the job exited with."""
+    reason: str = ""
+    """Why it waits."""
+
+    @property
+    def live(self) -> bool:
+        """Whether the job has not ended."""
+        return self.name in LIVE
+
+
+class Unreachable(Exception):
+    """SLURM does not answer; it may later."""
+
+
+def states(jobs: Iterable[str]) -> dict[str, State]:
+    """The states of jobs, named like 17 or 17_3; raises Unreachable."""
+    wanted = set(jobs)
+    found = {job: state for job, state in _queued().items() if job in wanted}
+    for ask in (_accounted, _remembered):
+        missing = wanted - found.keys()
+        if missing:
+            found |= {job: state for job, state in ask(missing).items() if job in missing}
+    return found
+
+
+def array_of(name: str) -> str | None:
+    """The number of the job or job array of that name, where it has not ended."""
+    lines = _said("squeue", "--noheader", f"--user={os.getuid()}", f"--name={name}", "--format=%F")
+    return lines[0].strip() if lines else None
+
+
+def _queued() -> dict[str, State]:
+    """All jobs of this user that have not ended."""
+    lines = _said("squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F|%K|%T|%r")
+    found = {}
+    for line in lines:
+        number, index, name, reason = line.strip().split("|", 3)
+        found[number if index == "N/A" else f"{number}_{index}"] = State(name, reason=reason)
+    return found
+
+
+def _accounted(jobs: Iterable[str]) -> dict[str, State]:
+    """What the accounts say; nothing where there are none."""
+    numbers = ",".join(sorted({job.partition("_")[0] for job in jobs}))
+    options = ("--noheader", "--allocations", "--parsable2", "--format=JobID,State,ExitCode")
+    try:
+        lines = _said("sacct", *options, f"--jobs={numbers}")
+    except Unreachable:
+        return {}
+    found = {}
+    for line in lines:
+        parts = line.split("|")
+        # Accounts lag behind: what has left the queue has ended, whatever they say.
+        if len(parts) == 3 and parts[1] and (name := parts[1].split()[0]) not in LIVE:
+            found[parts[0]] = State(name, _code(parts[2]))
+    return found
+
+
+def _remembered(jobs: Iterable[str]) -> dict[str, State]:
+    """What the controller still has in memory."""
+    found = {}
+    for number in sorted({job.partition("_")[0] for job in jobs}):
+        try:
+            lines = _said("scontrol", "--oneliner", "show", "job", number)
+        except Unreachable:  # also said of a job that is forgotten
+            continue
+        for line in lines:
+            facts = dict(re.findall(r"(\w+)=(\S*)", line))
+            index = facts.get("ArrayTaskId")
+            name = f"{facts.get('ArrayJobId')}_{index}" if index else facts.get("JobId", "")
+            if (state := facts.get("JobState", "")) and state not in LIVE:
+                found[name] = State(state, _code(facts.get("ExitCode", "")))
+    return found
+
+
+def _code(text: str) -> int:
+    """The exit code in `code:signal`."""
+    code = text.partition(":")[0]
+    return int(code) if code.isdigit() else 0
+
+
+def _said(*command: str) -> list[str]:
+    """The lines that a command says."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unreachable(f"{command[0]}: {error}") from error
+    if done.returncode:
+        raise Unreachable(f"{command[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return [line for line in done.stdout.splitlines() if line.strip()]
