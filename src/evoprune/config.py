@@ -164,7 +164,7 @@ def build(kind: type[T], table: Mapping[str, Any], *, where: str = "") -> T:
     values = {}
     for name, field in fields.items():
         if name in table:
-            values[name] = _fit(hints[name], table[name], f"{where}.{name}" if where else name)
+            values[name] = fit(hints[name], table[name], f"{where}.{name}" if where else name)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ConfigError(
                 f"{where or 'the configuration'}: {name!r} is missing, "
@@ -185,7 +185,7 @@ def unknown_key(key: str, known: Iterable[str], *, where: str = "", what: str = 
     return f"{place}there is no {what} {key!r}.{hint} There is: {', '.join(known) or 'nothing'}"
 
 
-def _fit(hint: Any, value: Any, where: str) -> Any:
+def fit(hint: Any, value: Any, where: str) -> Any:
     """`value` as the type hint wants it, or a `ConfigError` that says what was expected at `where`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -200,17 +200,17 @@ def _fit(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{where}: expected {_named(hint)}, got {_described(value)}")
         if len(arguments) == 2 and arguments[1] is ...:
-            return tuple(_fit(arguments[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
+            return tuple(fit(arguments[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
         if len(value) != len(arguments):
             raise ConfigError(f"{where}: expected {len(arguments)} entries, got {len(value)}")
         return tuple(
-            _fit(kind, entry, f"{where}[{i}]")
+            fit(kind, entry, f"{where}[{i}]")
             for i, (kind, entry) in enumerate(zip(arguments, value, strict=True))
         )
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{where}: expected {_named(hint)}, got {_described(value)}")
-        return {str(key): _fit(arguments[1], entry, f"{where}.{key}") for key, entry in value.items()}
+        return {str(key): fit(arguments[1], entry, f"{where}.{key}") for key, entry in value.items()}
     if dataclasses.is_dataclass(hint):
         if isinstance(value, typing.cast(type, hint)):
             return value
@@ -226,7 +226,7 @@ def _fit_union(choices: tuple[Any, ...], hint: Any, value: Any, where: str) -> A
         if choice is type(None):
             continue
         try:
-            return _fit(choice, value, where)
+            return fit(choice, value, where)
         except ConfigError as error:
             problems.append(error)
     if len(problems) == 1:  # optional: its own message says more than the union's

@@ -8,16 +8,21 @@
     │   └── MissingOperandError  the function reads something that was not given
     ├── NetworkError           a network that cannot be followed or cut
     │   ├── SiteError            a site that does not exist, or that cannot be cut
+    │   │   └── SiteNameError      (also a ConfigError) no site has this name
     │   ├── TargetError          a ratio or cost target out of reach
     │   └── SurgeryError         a cut that failed its verification
     ├── SavedFileError         a file of ours that is damaged, altered or foreign
     ├── DataError              a data set that does not exist, or does not fit
+    │   └── DataNameError        (also a ConfigError) no data set has this name
     ├── TrainingError          a training that went wrong
     ├── ConfigError            a configuration that cannot be used
     ├── RunError               a run on disk that cannot be used
+    │   └── RunNameError         (also a ConfigError) no run has this name, or it cannot be one's
     └── MissingExtraError      an optional part of the package that is not installed
 
-A message says what was expected, what came, what the valid choices are, and where.
+A message says what was expected, what came, what the valid choices are, and where. On the command line
+`ConfigError`, `ExpressionError`, `TargetError` and `MissingOperandError` are wrong usage (exit code 2): what
+was asked for cannot be. Everything else is a failure (exit code 1).
 """
 
 from __future__ import annotations
@@ -88,3 +93,15 @@ class MissingExtraError(EvopruneError, ImportError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs packages that are not installed: pip install 'evoprune[{extra}]'")
+
+
+class SiteNameError(SiteError, ConfigError):
+    """No site of the network has this name."""
+
+
+class DataNameError(DataError, ConfigError):
+    """No data set has this name."""
+
+
+class RunNameError(RunError, ConfigError):
+    """No run has this name, or a new run cannot have it."""

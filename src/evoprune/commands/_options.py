@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from evoprune.commands._parsing import plain
 from evoprune.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 class CutOptions:
     """What is cut, where it is not what the task says. At most one of ratio, flops and params."""
 
-    ratio: float | None = None
+    ratio: Annotated[float | None, plain("SHARE")] = None
     """The share of channels that goes, at every site."""
-    flops: float | None = None
+    flops: Annotated[float | None, plain("SHARE")] = None
     """The share of multiply-accumulates that goes, like 0.56."""
-    params: float | None = None
+    params: Annotated[float | None, plain("SHARE")] = None
     """The share of parameters that goes."""
-    selection: bool | None = None
+    selection: Annotated[bool | None, tyro.conf.FlagConversionOff, plain()] = None
     """Whether residual streams keep their width, and blocks choose the channels they read."""
-    ignore: tuple[str, ...] = ()
+    ignore: Annotated[tuple[str, ...], plain("SITE [SITE …]")] = ()
     """Sites that stay whole."""
 
     def over(self, cut: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,28 +53,28 @@ class CutOptions:
 class Which:
     """Which task: one by name or TOML file, or a network and data of your own."""
 
-    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[TASK]")] = ""
+    task: Annotated[str, tyro.conf.Positional, plain("[TASK]")] = ""
     """A task by name (`evoprune tasks` lists them) or TOML file; none with --model."""
-    model: str | None = None
+    model: Annotated[str | None, plain("MODULE:FACTORY")] = None
     """Your own network: package.module:factory."""
-    weights: Path | None = None
+    weights: Annotated[Path | None, plain("FILE")] = None
     """Its weights: safetensors, or a PyTorch file of tensors. Also replaces the base of a named task."""
-    data: str | None = None
+    data: Annotated[str | None, plain("NAME|FOLDER")] = None
     """Your own data: the name of a data set, or a folder of parquet files or class folders."""
-    image_size: int | None = None
+    image_size: Annotated[int | None, plain("PIXELS")] = None
     """Scale the images of --data to squares of this size."""
-    normalise: str | None = None
-    """Of the images of --data: data, imagenet, half or none."""
-    recipe: str | None = None
+    normalise: Annotated[Literal["data", "imagenet", "half", "none"] | None, plain()] = None
+    """How the images of --data are normalised; by their own mean and deviation (data) unless given."""
+    recipe: Annotated[str | None, plain("NAME|FILE")] = None
     """Train by this recipe, a name or a TOML file, instead of the task's."""
-    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, plain("KEY=VALUE")] = ()
     """Change one setting of the task, like recipe.epochs=5; may be given many times."""
     folder: Path = Path("runs/tasks")
     """Where trained base networks and results are kept, in a folder for each task."""
-    device: str = "cpu"
+    device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "cpu"
     """cpu, cuda, cuda:1, …"""
-    threads: int | None = None
-    """How many threads torch may use."""
+    threads: Annotated[int | None, plain("COUNT")] = None
+    """How many threads torch may use; it chooses unless given."""
 
     def open(self, *, cut: CutOptions | None = None, recipe_of: Literal["recipe", "base"] = "recipe") -> Task:
         """The task, with nothing loaded yet; `cut` replaces what is cut, --recipe the recipe named here."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from evoprune.commands._parsing import Flag, plain, print_json
 from evoprune.runs.folder import RUNS
 
 if TYPE_CHECKING:
@@ -20,15 +21,16 @@ if TYPE_CHECKING:
 
 
 def main(
-    config: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[CONFIG]")] = "",
+    config: Annotated[str, tyro.conf.Positional, plain("[CONFIG]")] = "",
     /,
-    preset: str | None = None,
-    name: str | None = None,
-    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
-    executor: Literal["inline", "local", "slurm"] | None = None,
-    workers: int | None = None,
+    preset: Annotated[str | None, plain("PRESET")] = None,
+    name: Annotated[str | None, plain("NAME")] = None,
+    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, plain("KEY=VALUE")] = (),
+    executor: Annotated[Literal["inline", "local", "slurm"] | None, plain()] = None,
+    workers: Annotated[int | None, plain("COUNT")] = None,
     runs: Path = RUNS,
-    list: bool = False,
+    list: Flag = False,
+    json: Flag = False,
 ) -> None:
     """Evolve pruning functions: breed, prune, retrain, select; the best is a line of text.
 
@@ -44,12 +46,22 @@ def main(
         workers: How many worker processes.
         runs: The folder that runs are kept in.
         list: List the presets, and do nothing else.
+        json: Print what came of it as JSON.
+
+    Examples:
+        evoprune evolve --preset demo
+        evoprune evolve --preset demo --name mine --set population.generations=10 --set seed=1
+        evoprune evolve mine.toml --workers 4
+        evoprune evolve --list
     """
     from evoprune.errors import ConfigError
     from evoprune.evolution.settings import presets
     from evoprune.evolution.starting import evolve
     from evoprune.evolution.watching import watch
 
+    if list and json:
+        print_json(presets())
+        return
     if list:
         width = max(map(len, presets()))
         print("\n".join(f"{name:<{width}}  {about}" for name, about in presets().items()))
@@ -59,7 +71,7 @@ def main(
     find_own_modules()
     overrides = [*set, *executed(executor, workers)]
     run = evolve(config or None, preset=preset, name=name, overrides=overrides, runs=runs, watch=watch())
-    carry_on(run)
+    carry_on(run, json)
 
 
 def executed(executor: str | None, workers: int | None) -> Iterator[str]:
@@ -77,13 +89,18 @@ def find_own_modules() -> None:
         sys.path.insert(0, here)
 
 
-def carry_on(run: Run) -> None:
+def carry_on(run: Run, json: bool = False) -> None:
     """Work until the run ends or is stopped, and say what came of it."""
     print(f"run {run.folder.name} in {run.folder.path}", file=sys.stderr)
     with run, interruptible(run):
         for _ in run:
             pass
-    print(ending(run))
+    if json:
+        from evoprune.evolution.summary import summary
+
+        print_json(summary(run.folder).table() | {"ended": run.ended})
+    else:
+        print(ending(run))
     if run.interrupted:
         raise KeyboardInterrupt
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from evoprune.commands._parsing import Flag, plain, print_json
 from evoprune.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,11 +18,12 @@ if TYPE_CHECKING:
 
 
 def main(
-    function: Annotated[str, tyro.conf.Positional],
+    function: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FUNCTION")],
     /,
-    task: str = "",
-    statistics: Path | None = None,
+    task: Annotated[str, plain("TASK")] = "",
+    statistics: Annotated[Path | None, plain("FOLDER")] = None,
     folder: Path = Path("runs/tasks"),
+    json: Flag = False,
 ) -> None:
     """Explain a function: text, LaTeX, tree, what it reads, its invariances, and what it ranks alike with.
 
@@ -28,6 +32,12 @@ def main(
         task: Correlate its scores with those of SOAP on this task's network, which is trained if need be.
         statistics: Correlate them on statistics that were saved, those that such need alone.
         folder: Where trained base networks are kept, in a folder for each task.
+        json: Print JSON.
+
+    Examples:
+        evoprune explain xi_star
+        evoprune explain "abs(sq(mean_g(F+)))" --task digits
+        evoprune explain fdr --statistics folder
     """
     from evoprune.commands.functions import card
     from evoprune.expression.check import check_scalar
@@ -39,6 +49,16 @@ def main(
     if found.expr is None:
         raise ConfigError(f"{found.name!r} draws its scores: there is no expression to explain")
     check_scalar(found.expr)
+    correlated, where = None, ""
+    if task:
+        scores, where = _on_task(found, task, folder)
+        correlated = correlations(found, scores, where)
+    elif statistics is not None:
+        scores, where = _on_statistics(found, statistics)
+        correlated = correlations(found, scores, where)
+    if json:
+        print_json(_facts(found, correlated))
+        return
     print(card(function))
     print()
     print(reading(found))
@@ -47,12 +67,34 @@ def main(
     print()
     print(simplified(found))
     print()
-    if task:
-        print(correlations(found, *_on_task(found, task, folder)))
-    elif statistics is not None:
-        print(correlations(found, *_on_statistics(found, statistics)))
-    else:
+    if correlated is None:
         print("rank correlation with SOAP: give --task TASK, or --statistics FOLDER of Statistics.save")
+    else:
+        print(table(correlated, where))
+
+
+def _facts(function: Function, correlated: Mapping[str, Correlation | str] | None) -> dict[str, object]:
+    """All that is told, as plain values."""
+    from evoprune.commands.functions import describe
+    from evoprune.expression.simplify import simplify
+    from evoprune.scoring.invariance import invariances
+    from evoprune.scoring.plan import plan
+
+    assert function.expr is not None
+    planned = plan(function)
+    facts = describe(function.text) | {
+        "name": function.name,
+        "reads": [str(need) for need in planned.needs],
+        "sampled": planned.sampled[0][1] if planned.sampled else None,
+        "invariances": [asdict(each) for each in invariances(function.expr)],
+        "simplified": str(simplify(function.expr)),
+    }
+    if correlated is not None:
+        facts["correlations"] = {
+            name: {"reason": each} if isinstance(each, str) else asdict(each)
+            for name, each in correlated.items()
+        }
+    return facts
 
 
 def reading(function: Function) -> str:
@@ -94,8 +136,20 @@ def simplified(function: Function) -> str:
     )
 
 
-def correlations(function: Function, scores: dict[str, Scored | str], where: str) -> str:
-    """Spearman's rank correlation with every other function, as the mean over the sites and their range."""
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's rank correlation with another function, over the sites where neither is constant."""
+
+    mean: float
+    lowest: float
+    highest: float
+    sites: int
+
+
+def correlations(
+    function: Function, scores: dict[str, Scored | str], where: str
+) -> dict[str, Correlation | str]:
+    """The rank correlation with every other function, or why there is none."""
     import numpy as np
 
     from evoprune.scoring.invariance import spearman
@@ -103,15 +157,28 @@ def correlations(function: Function, scores: dict[str, Scored | str], where: str
     own = scores.pop(function.name)
     if isinstance(own, str):
         raise ConfigError(f"{function.name[:80]} cannot be scored {where}: {own}; give --task instead")
-    width = max(map(len, scores))
-    lines = [f"rank correlation with SOAP {where}: mean over {len(own)} sites (lowest … highest)"]
+    found: dict[str, Correlation | str] = {}
     for name, other in scores.items():
         if isinstance(other, str):
-            lines.append(f"  {name:<{width}}  –      ({other})")
+            found[name] = other
             continue
         each = np.array([spearman(own[site], other[site]) for site in own])
         each = each[np.isfinite(each)]
-        told = f"{each.mean():+.3f} ({each.min():+.3f} … {each.max():+.3f})" if each.size else "–  (constant)"
+        numbers = (float(each.mean()), float(each.min()), float(each.max())) if each.size else None
+        found[name] = Correlation(*numbers, each.size) if numbers else "constant"
+    return found
+
+
+def table(correlated: Mapping[str, Correlation | str], where: str) -> str:
+    """The correlations for people."""
+    width = max(map(len, correlated))
+    lines = [f"rank correlation with SOAP {where}: mean over the sites (lowest … highest)"]
+    for name, each in correlated.items():
+        told = (
+            f"–      ({each})"
+            if isinstance(each, str)
+            else f"{each.mean:+.3f} ({each.lowest:+.3f} … {each.highest:+.3f})"
+        )
         lines.append(f"  {name:<{width}}  {told}")
     return "\n".join(lines)
 

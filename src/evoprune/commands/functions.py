@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-import json as json_module
 from typing import Annotated
 
 import tyro
 
+from evoprune.commands._parsing import Flag, plain, print_json
+from evoprune.errors import ConfigError
 from evoprune.expression.library import functions, resolve
 
 
 def main(
-    function: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[FUNCTION]")] = "",
+    function: Annotated[str, tyro.conf.Positional, plain("[FUNCTION]")] = "",
     /,
-    run: str | None = None,
-    json: bool = False,
+    run: Annotated[str | None, plain("RUN")] = None,
+    json: Flag = False,
 ) -> None:
     """List the pruning functions that come with the package, or those a run has bred, or show one.
 
     Args:
         function: A name of the library, or the text of a function of your own in quotes; none lists all.
         run: List the hall of fame of this run (its name, or the path of its folder) instead.
-        json: Print JSON.
-    """
-    if run is not None:
-        from evoprune.evolution.summary import bred_functions
+        json: Print JSON: a list, of one where a function is given.
 
-        print(bred_functions(run, json=json))
+    Examples:
+        evoprune functions
+        evoprune functions xi_star
+        evoprune functions "div(var_g(F-), ridge(var_g(F+), 0.05))"
+        evoprune functions --run demo-1
+        evoprune functions --json
+    """
+    if run is not None and function:
+        raise ConfigError("give a FUNCTION or --run, not both")
+    if run is not None:
+        from evoprune.evolution.summary import bred_functions, run_functions
+
+        if json:
+            columns = ("label", "text", "fitness")
+            print_json([dict(zip(columns, row, strict=True)) for row in run_functions(run)])
+        else:
+            print(bred_functions(run))
     elif json:
         names = [function] if function else list(functions)
-        print(json_module.dumps([describe(name) for name in names], indent=2))
+        print_json([describe(name) for name in names])
     else:
         print(card(function) if function else table())
 

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import tyro
 
+from evoprune.commands._parsing import plain
+
 
 def main(
-    folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER [FOLDER …]")],
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional, plain("FOLDER [FOLDER …]")],
     /,
     output: Path = Path("compare"),
 ) -> None:
@@ -21,6 +23,11 @@ def main(
     Args:
         folders: Folders with an items.csv each.
         output: The figure's path without its ending; PNG and SVG are written.
+
+    Examples:
+        evoprune compare digits --functions xi_star l1 --flops 0.3 --output a
+        evoprune compare digits --functions xi_star l1 --flops 0.6 --output b
+        evoprune plot a b --output figure
     """
     from evoprune.errors import ConfigError
     from evoprune.report.comparing import curves, figure

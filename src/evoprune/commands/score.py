@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from evoprune.commands._options import Which
+from evoprune.commands._parsing import Flag, plain, print_json
+from evoprune.errors import ConfigError
 
 BEST = 5  # how many channels of a site are named
 
 
 def main(
-    which: Which,
-    functions: tuple[str, ...] = ("xi_star",),
-    csv: Path | None = None,
-    explain: bool = False,
-    json: bool = False,
+    task: Which,
+    functions: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FUNCTION [FUNCTION …]")] = ("xi_star",),
+    csv: Annotated[Path | None, plain("FILE")] = None,
+    explain: Flag = False,
+    json: Flag = False,
 ) -> None:
     """Score the channels of a task's network, in one pass over its images for all functions.
 
@@ -26,28 +31,33 @@ def main(
         csv: Write every score to this file, a row per function, site and channel.
         explain: Also print the plan: what is gathered, which steps follow, what needs a sample of images.
         json: Print every score as JSON instead of tables.
+
+    Examples:
+        evoprune score digits
+        evoprune score digits --functions xi_star l1 "var_g(F+)" --csv scores.csv
+        evoprune score resnet20-cifar10 --functions xi_star di --explain
     """
     from evoprune.expression.library import resolve
     from evoprune.scoring.plan import describe, plan
     from evoprune.tasks.progress import TrainingProgress
 
+    if not functions:
+        raise ConfigError("--functions needs at least one function")
     names = [resolve(function).name for function in functions]
-    task = which.open()
-    with TrainingProgress(f"{task.name}: base") as progress:
-        task.base(progress)
-    scores = task.scores(functions)
+    chosen = task.open()
+    with TrainingProgress(f"{chosen.name}: base") as progress:
+        chosen.base(progress)
+    scores = chosen.scores(functions)
     if csv is not None:
         scores.to_csv(csv)
         print(f"{sum(1 for _ in scores.rows())} scores written to {csv}", file=sys.stderr)
     if json:
-        import json as json_module
-
         table = {name: {site: score.tolist() for site, score in scores[name].items()} for name in scores}
-        print(json_module.dumps({"images": scores.images, "scores": table, "modes": scores.modes}, indent=1))
+        print_json({"images": scores.images, "scores": table, "modes": scores.modes})
         return
     if explain:
-        sizes = [(s.name, s.channels, s.map_size[0] * s.map_size[1]) for s in task.surgeon.sites]
-        print(describe(plan(names), sizes, len(task.data.classes)), end="\n\n")
+        sizes = [(s.name, s.channels, s.map_size[0] * s.map_size[1]) for s in chosen.surgeon.sites]
+        print(describe(plan(names), sizes, len(chosen.data.classes)), end="\n\n")
     print(scores, end="\n\n")
     print(f"the {BEST} most important channels of each site, best first")
     width = max(map(len, names))

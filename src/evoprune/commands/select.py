@@ -11,6 +11,7 @@ import numpy as np
 import tyro
 from numpy.typing import NDArray
 
+from evoprune.commands._parsing import plain
 from evoprune.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -21,14 +22,14 @@ MEMORY = 2**31
 
 
 def main(
-    data: Annotated[str, tyro.conf.Positional],
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
     /,
-    functions: tuple[str, ...] = ("xi_star", "di"),
+    functions: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FUNCTION [FUNCTION …]")] = ("xi_star", "di"),
     keep: float = 0.4,
     images: int | Literal["all"] = "all",
     sample: int = 1000,
     seed: int = 0,
-    output: Path | None = None,
+    output: Annotated[Path | None, plain("FOLDER")] = None,
 ) -> None:
     """Select pixels by pruning functions, and draw what each keeps: the mean image, kept red, dropped blue.
 
@@ -42,6 +43,10 @@ def main(
         sample: Images in the sample for functions that need single ones, such as mmd.
         seed: Of that sample, and of the function random.
         output: The folder for selection.png, selection.svg and selection.csv; select-DATA unless given.
+
+    Examples:
+        evoprune select digits --functions xi_star di "var_g(F+)" --keep 20
+        evoprune select mnist --images 10000
     """
     from evoprune.expression.library import resolve
     from evoprune.files import write

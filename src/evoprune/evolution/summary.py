@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from json import dumps
 from pathlib import Path
 
 from evoprune import config
@@ -95,11 +94,9 @@ def run_functions(name: str, runs: Path = RUNS) -> list[tuple[str, str, float]]:
     return [(label, str(each.individual.expr), each.fitness) for label, each in labelled]
 
 
-def bred_functions(name: str, runs: Path = RUNS, *, json: bool = False) -> str:
-    """The same as a table for people, or as JSON."""
+def bred_functions(name: str, runs: Path = RUNS) -> str:
+    """The same as a table for people."""
     rows = run_functions(name, runs)
-    if json:
-        return dumps([{"label": label, "text": text, "fitness": f} for label, text, f in rows], indent=2)
     if not rows:
         return f"the run {name!r} has judged no function yet"
     width = max(len(label) for label, _, _ in rows)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from evoprune.errors import SiteError, TargetError
+from evoprune.errors import SiteError, SiteNameError, TargetError
 from evoprune.pruning.sites import Site, hint
 
 Scores: TypeAlias = Mapping[str, npt.NDArray[np.float64]]
@@ -48,7 +48,7 @@ class Rule:
         names = [site.name for site in sites]
         for name in self.per_site or {}:
             if name not in names:
-                raise SiteError(f"per_site names an unknown site {name!r}{hint(name, names)}")
+                raise SiteNameError(f"per_site names an unknown site {name!r}{hint(name, names)}")
 
     def check_numbers(self) -> None:
         """The part of the check that needs no network."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evoprune.errors import SiteError
+from evoprune.errors import SiteError, SiteNameError
 from evoprune.networks.layers import SELECTING, selection_of
 from evoprune.pruning.channels import FOREIGN, Ids
 from evoprune.pruning.follow import Trace, follow
@@ -79,7 +79,7 @@ def find_sites(
                 for other in trace.layers.values()
                 if other.kind == "linear" and _behind_flatten(trace, other.name)
             ]
-            raise SiteError(
+            raise SiteNameError(
                 f"flatten_features names fully connected layers behind a flatten, got {name!r}; "
                 f"this network has {', '.join(known) or 'none'}"
             )
@@ -94,7 +94,7 @@ def find_sites(
     known_names = [site.name for site in found] + list(refused)
     for name in ignore:
         if name not in known_names:
-            raise SiteError(f"ignore names an unknown site {name!r}{hint(name, known_names)}")
+            raise SiteNameError(f"ignore names an unknown site {name!r}{hint(name, known_names)}")
     reasons = [f"{name!r}: {what}" for name, what in refused.items() if name not in ignore]
     if reasons and not lenient:
         names = [name for name in refused if name not in ignore]

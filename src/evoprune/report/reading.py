@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evoprune import config
-from evoprune.errors import RunError
+from evoprune.errors import RunNameError
 from evoprune.evolution.ledger import Judged, Ledger
 from evoprune.evolution.settings import Settings, build
 from evoprune.runs.folder import RunFolder, find, is_locked
@@ -87,10 +87,10 @@ def views(runs: Path, names: Sequence[str]) -> tuple[RunView, ...]:
     """Several runs, by name or path; each once."""
     if not names:
         there = ", ".join(every(runs)) or "none"
-        raise RunError(f"name at least one run; runs in {runs.absolute()}: {there}")
+        raise RunNameError(f"name at least one run; runs in {runs.absolute()}: {there}")
     found = [find(runs, name) for name in names]
     paths = [folder.path.resolve() for folder in found]
     for folder, path in zip(found, paths, strict=True):
         if paths.count(path) > 1:
-            raise RunError(f"the run {folder.name!r} is named twice")
+            raise RunNameError(f"the run {folder.name!r} is named twice")
     return tuple(view(folder) for folder in found)

@@ -13,6 +13,7 @@ runs/NAME/
 
 from __future__ import annotations
 
+import difflib
 import fcntl
 import os
 import re
@@ -22,7 +23,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from evoprune.errors import RunError
+from evoprune.errors import RunError, RunNameError
 from evoprune.files import write
 from evoprune.runs.files import refusals_said, sweep
 from evoprune.runs.journal import line_of
@@ -75,12 +76,12 @@ class RunFolder:
 def create(runs: Path, name: str, config: str, *, about: dict[str, object]) -> RunFolder:
     """A new run; it appears whole or not at all. A name that is taken is refused."""
     if not _NAME.fullmatch(name):
-        raise RunError(
+        raise RunNameError(
             f"{name!r} cannot be a run's name: expected up to 100 letters, digits, dots, dashes and "
             "underscores, the first a letter or a digit"
         )
     path = runs / name
-    taken = RunError(
+    taken = RunNameError(
         f"there is already a run {name!r} in {runs}; go on with it: evoprune resume {name}. "
         "Or give the new one another name with --name"
     )
@@ -115,7 +116,9 @@ def find(runs: Path, name: str) -> RunFolder:
             return RunFolder(path)
     there = names(runs)
     listed = ", ".join(there) if there else "none"
-    raise RunError(f"there is no run {name!r}; runs in {runs.absolute()}: {listed}")
+    close = difflib.get_close_matches(name, there, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    raise RunNameError(f"there is no run {name!r}{hint}; runs in {runs.absolute()}: {listed}")
 
 
 def names(runs: Path) -> list[str]:

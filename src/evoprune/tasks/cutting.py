@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from evoprune.errors import SiteError
+from evoprune.errors import SiteError, SiteNameError
 from evoprune.pruning.select import Rule, checked_scores, choose, select, site_counts
 from evoprune.pruning.sites import hint
 from evoprune.pruning.surgery import Surgeon
@@ -59,7 +59,7 @@ def counts(surgeon: Surgeon, cut: Cut) -> dict[str, int]:
     channels = {site.name: site.channels for site in surgeon.sites}
     for name, count in cut.kept.items():
         if name not in channels:
-            raise SiteError(f"cut.kept names an unknown site {name!r}{hint(name, list(channels))}")
+            raise SiteNameError(f"cut.kept names an unknown site {name!r}{hint(name, list(channels))}")
         if count > channels[name]:
             raise SiteError(f"cut.kept: site {name!r} has {channels[name]} channels, {count} cannot stay")
     return channels | dict(cut.kept)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from evoprune.config import unknown_key
-from evoprune.errors import DataError
+from evoprune.errors import DataError, DataNameError
 from evoprune.tasks.batches import Normalisation
 from evoprune.tasks.sources import (
     NEEDS,
@@ -91,7 +91,7 @@ def find(name: str, *, label: str | None = None, extra: bool = True, root: Path 
         sorted(path.name for path in root.iterdir() if parquet_files(path, "train")) if _is_dir(root) else []
     )
     known = [*EMBEDDED, *NAMED, *(other for other in own if other not in NAMED)]
-    raise DataError(unknown_key(name, known, what="data set or folder"))
+    raise DataNameError(unknown_key(name, known, what="data set or folder"))
 
 
 def default_root() -> Path | None:
