@@ -41,8 +41,7 @@ def main(
         preset: Settings that come with the package; --list names them.
         name: Of the run, whose folder is runs/NAME; without it, one is made up.
         set: Change one setting, like population.size=20; may be given many times.
-        executor: Where evaluations run: in this process, in worker processes on this machine, or as jobs of a
-            SLURM cluster (docs/running-on-a-cluster.md).
+        executor: Where evaluations run: in this process, in local worker processes, or as jobs of a cluster.
         workers: How many worker processes.
         runs: The folder that runs are kept in.
         list: List the presets, and do nothing else.

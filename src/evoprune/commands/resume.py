@@ -27,8 +27,7 @@ def main(
 
     Args:
         name: Of the run, or the path of its folder.
-        set: Change what no finished evaluation depends on, like budget.seconds=3600 or
-            population.generations=50; may be given many times.
+        set: Change what no finished evaluation depends on, like budget.seconds=3600; may be given many times.
         executor: Where evaluations run from now on.
         workers: How many worker processes from now on.
         runs: The folder that runs are kept in.
