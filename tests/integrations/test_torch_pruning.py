@@ -18,13 +18,18 @@ from zoo import ZOO
 
 import evoprune
 from evoprune import networks
-from evoprune.errors import EvopruneError, SiteError
+from evoprune.errors import EvopruneError, ScoringError, SiteError
 from evoprune.integrations.torch_pruning import FunctionImportance, customized_pruners
 from evoprune.pruning.sites import filters_of, sites
 
 # Its graph loses single channels where they are padded, ties no weights, and knows no depthwise layers that
 # make several channels of one.
-LOST = {"option a, padded by hand": [False], "shared": [False, True], "channels last": [False, True]}
+LOST = {
+    "option a, padded by hand": [False],
+    "shared": [False, True],
+    "channels last": [False, True],
+    "tokens": [False, True],
+}
 DATA = (torch.randn(30, 3, 16, 16), torch.arange(30) % 5)
 
 
@@ -144,6 +149,16 @@ def test_what_it_cannot_score_is_said() -> None:
         pruner_of(mixing, x, FunctionImportance("l1", example_inputs=x)).step()
     with pytest.raises(EvopruneError, match=r"F"):
         pruner_of(networks.shapes_net(), torch.randn(1, 3, 32, 32), FunctionImportance("xi_star")).step()
+
+
+def test_an_importance_that_lacks_gradients_says_so() -> None:
+    with pytest.raises(ScoringError, match=r"TaylorImportance failed at site '0': .*need a backward pass"):
+        evoprune.prune(
+            networks.digits_net(),
+            tp.importance.TaylorImportance(),
+            example_inputs=torch.randn(1, 1, 8, 8),
+            ratio=0.5,
+        )
 
 
 def test_scores_are_of_the_channels_of_the_group() -> None:

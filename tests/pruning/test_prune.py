@@ -200,6 +200,9 @@ def test_what_cannot_be_traced_or_scored_is_said(net: nn.Module) -> None:
         evoprune.prune(net, "xi_star", example_inputs=torch.randn(1, 3, 16, 16), ratio=0.5)
     with pytest.raises(EvopruneError, match="no function 'l3'"):
         evoprune.prune(net, "l3", example_inputs=torch.randn(1, 3, 16, 16), ratio=0.5)
+    data = torch.randn(4, 3, 16, 16), torch.arange(4) % 2
+    with pytest.raises(NetworkError, match=r"'cuda:99' is not there: this machine has \d+ CUDA devices"):
+        evoprune.prune(net, "xi_star", data, ratio=0.5, device="cuda:99")
     alone = nn.Sequential(nn.Conv2d(3, 4, 1))
     with pytest.raises(SiteError, match="no site whose channels can be removed"):
         evoprune.prune(alone, "l1", example_inputs=torch.randn(1, 3, 4, 4), ratio=0.5)

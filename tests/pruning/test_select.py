@@ -117,6 +117,18 @@ def test_few_wide_layers_are_tuned_by_single_channels(target: float) -> None:
     assert abs(macs_removed(counts) - target) <= 0.005
 
 
+@pytest.mark.parametrize("target", [0.2, 0.3, 0.5, 0.6, 0.7, 0.8])
+def test_where_every_channel_is_too_large_a_step_some_are_kept_against_others(target: float) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 2, 14))
+    structure = find_sites(net, torch.randn(1, 1, 20, 20))
+    costs = cost_model(net, structure)
+
+    def share(counts: Mapping[str, int]) -> float:
+        return 1 - costs.totals(counts)[0] / costs.totals({})[0]
+
+    assert abs(share(site_counts(structure.sites, Rule(target=target), share)) - target) <= 0.005
+
+
 def test_an_unreachable_target_names_the_nearest() -> None:
     with pytest.raises(TargetError, match=r"100\.00% .*nearest that can be reached is 99\.\d\d%"):
         select(SITES.sites, draw_scores(0), Rule(target=0.99999), macs_removed)
@@ -175,6 +187,12 @@ def test_ratios_are_shares(ratio: object) -> None:
             rule.check(SITES.sites)
 
 
+def test_ratios_come_as_any_real_number() -> None:
+    assert select(SITES.sites, draw_scores(0), Rule(np.float32(0.5))) == select(
+        SITES.sites, draw_scores(0), Rule(0.5)
+    )
+
+
 @pytest.mark.parametrize(
     ("rule", "error", "message"),
     [
@@ -183,6 +201,11 @@ def test_ratios_are_shares(ratio: object) -> None:
         (Rule(0.5, scope="layer"), TargetError, "'site' or 'global', got 'layer'"),
         (Rule(0.5, round_to=0), TargetError, "whole number from 1, got 0"),
         (Rule(0.5, round_to=2.5), TargetError, "whole number from 1"),
+        (
+            Rule(0.5, per_site=["conv1"]),
+            TargetError,
+            r"per_site is \{name of a site: ratio\}, got \['conv1'\]",
+        ),
         (
             Rule(0.5, per_site={"conv": 0.5}),
             SiteError,
@@ -201,6 +224,8 @@ def test_rules_that_cannot_be_meant_are_refused(rule: Rule, error: type[Exceptio
         ({"conv1": [1.0] * 19}, "'conv1' has 20 channels and needs as many scores, got shape \\[19\\]"),
         ({"conv1": torch.ones(20, 1)}, "needs as many scores"),
         ({"conv1": [float("nan")] + [1.0] * 19}, "'conv1' are not finite at channels \\[0\\]"),
+        ({"conv1": ["high"] * 20}, "'conv1' are to be real numbers, got"),
+        ({"conv1": torch.ones(20, dtype=torch.complex64)}, "real numbers"),
         ({"conv": [1.0]}, "unknown site 'conv'"),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -234,6 +236,17 @@ class Scaled(nn.Module):
         return x * self.scale
 
 
+class OwnGain(nn.Conv2d):
+    """Its weight is rescaled by a parameter that nobody else knows of."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8, 1)
+        self.gain = nn.Parameter(torch.ones(8, 1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.conv2d(x, self.weight * self.gain, self.bias)
+
+
 class Transposed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.transpose(1, 2)
@@ -264,7 +277,7 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     "spectral norm": (
         between(spectral_norm(nn.Conv2d(8, 8, 1))), "weight of .* 'middle' is computed"
     ),
-    "stack": (between(lambda x: torch.stack([x, x.neg()]).sum(0)), "operation stack"),
+    "a layer's own parameter": (between(OwnGain()), "OwnGain 'middle' has parameters beside .*: gain"),
     "attention": (
         between(lambda x: functional.scaled_dot_product_attention(x, x, x)), "scaled_dot_product_attention"
     ),
@@ -305,6 +318,9 @@ def test_what_mixes_channels_is_refused_by_name(case: str) -> None:
         lambda x: x / x.norm(dim=(2, 3), keepdim=True),
         lambda x: functional.interpolate(x, size=(3, 5), mode="bicubic"),
         lambda x: x[:, :, 1:, ::2][..., :2],
+        lambda x: torch.stack([x, x.neg()]).sum(0),
+        lambda x: torch.stack([x, x.neg()], -1).amax(-1),
+        lambda x: x.repeat(1, 1, 2, 1).repeat_interleave(2, dim=3),
     ],
 )
 def test_what_keeps_channels_apart_is_followed(middle: nn.Module) -> None:
@@ -327,6 +343,79 @@ def test_outputs_that_are_mixed_are_no_ones_business() -> None:
             return boxes, self.labels(x).softmax(1).argmax(1)
 
     assert [site.name for site in sites(Heads(), torch.randn(2, 3, 4, 4))] == ["body"]
+
+
+@dataclass
+class Output:
+    logits: Tensor
+    inner: object = None
+
+
+@pytest.mark.parametrize("wrap", [Output, lambda x: [Output(x)], lambda x: {"more": SimpleNamespace(x=x)}])
+def test_what_is_given_inside_objects_stays_whole(wrap: Callable[[Tensor], object]) -> None:
+    class Nested(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.fc = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 6, 1), nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Output:
+            x = self.first(x)
+            return Output(self.fc(self.second(x).mean((2, 3))), inner=wrap(x))
+
+    assert [site.name for site in sites(Nested(), torch.randn(2, 3, 4, 4))] == ["second"]
+
+
+def test_an_output_without_tensors_is_refused() -> None:
+    class Silent(nn.Sequential):
+        def forward(self, x: Tensor) -> object:
+            return iter([super().forward(x)])
+
+    with pytest.raises(
+        NetworkError, match="no tensor can be found in the output of the network, a list_iterator"
+    ):
+        sites(Silent(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 2, 1)), torch.randn(2, 3, 4, 4))
+
+
+class Auxiliary(nn.Module):
+    """A head that only training calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.fc = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 6, 1), nn.Linear(6, 2)
+        self.aux = nn.Sequential(nn.Conv2d(8, 5, 1), nn.BatchNorm2d(5), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.aux_fc = nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        x = torch.relu(self.first(x))
+        y = self.fc(self.second(x).mean((2, 3)))
+        return (y, self.aux_fc(self.aux(x))) if self.training else y
+
+
+def test_a_head_that_only_training_calls_is_cut_along() -> None:
+    net, x = Auxiliary(), torch.randn(2, 3, 4, 4)
+    surgeon = evoprune.Surgeon(net, x)
+    assert [site.name for site in surgeon.sites] == ["first", "second"]
+    assert [reader.module for reader in surgeon.sites[0].readers] == ["second", "aux.0"]
+    pruned = surgeon.cut({"first": [1, 2, 7]})
+    assert torch.equal(pruned.aux[0].weight, net.aux[0].weight[:, [1, 2, 7]])
+    assert [y.shape for y in pruned.train()(x)] == [(2, 2), (2, 2)]
+    assert evoprune.cost(net, x).macs == 16 * (3 * 8 + 8 * 6) + 12
+    evoprune.prune(net, "var_g(F)", (torch.randn(4, 3, 4, 4), torch.arange(4) % 2), ratio=0.5)
+
+
+def test_a_way_that_depends_on_values_is_refused_where_it_hides_layers() -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.left, self.right = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 2, 1), nn.Conv2d(8, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.left(self.first(x)) if x.sum() > 0 else self.right(self.first(x))
+
+    with pytest.raises(
+        NetworkError, match=r"looks at values .*\(the operation is_nonzero .*not call 'right'"
+    ):
+        sites(Branching(), torch.ones(2, 3, 4, 4))
 
 
 def test_a_gate_of_one_channel_leaves_it_whole() -> None:
@@ -362,7 +451,14 @@ def test_networks_without_followable_layers() -> None:
         evoprune.prune(Functional(), "l1", example_inputs=torch.randn(1, 3, 4, 4), ratio=0.5)
     with pytest.warns(DeprecationWarning, match=r"torch\.jit\.script"):
         compiled = torch.jit.script(networks.digits_net())
-    with pytest.raises(NetworkError, match=r"'the network' is a .*ScriptModule"):
+    with pytest.raises(NetworkError, match=r"'the network' is a .*ScriptModule.* before torch.jit"):
+        sites(compiled, torch.randn(1, 1, 8, 8))
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+def test_compiled_networks_are_refused() -> None:
+    compiled = torch.compile(networks.digits_net(), backend="eager")
+    with pytest.raises(NetworkError, match=r"'the network' is a OptimizedModule.* before torch.compile"):
         sites(compiled, torch.randn(1, 1, 8, 8))
 
 
@@ -379,6 +475,8 @@ def test_what_no_layer_wrote_is_no_site() -> None:
 def test_unknown_names_are_refused_with_the_valid_ones() -> None:
     with pytest.raises(SiteError, match=r"unknown site 'conv3' .*the sites are conv1, conv2, fc1"):
         sites(networks.LeNet5(), torch.randn(1, 1, 28, 28), ignore=["conv3"])
+    with pytest.raises(SiteError, match=r"ignore is a list of names of sites, got 'conv1'"):
+        sites(networks.LeNet5(), torch.randn(1, 1, 28, 28), ignore="conv1")
 
 
 def test_inputs_that_do_not_fit_are_named() -> None:

@@ -14,6 +14,7 @@ from masking import awake, kept_sets, masked
 from torch import Tensor, nn
 from zoo import ZOO
 
+import evoprune
 from evoprune import networks
 from evoprune.errors import NetworkError, SiteError
 from evoprune.networks.layers import selection_of
@@ -167,6 +168,28 @@ def test_the_original_is_left_as_it_was_whatever_happens(name: str, selection: b
             assert value == after[key], key
 
 
+def test_weights_that_a_layer_clips_while_it_runs_are_clipped_in_copies_only() -> None:
+    class Clipping(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            self.weight.data.clamp_(-0.1, 0.1)
+            return super().forward(x)
+
+    net, x = nn.Sequential(nn.Conv2d(3, 4, 1), Clipping(4, 6, 1), nn.Conv2d(6, 2, 1)), torch.randn(2, 3, 4, 4)
+    before = copy.deepcopy(net.state_dict())
+    pruned = Surgeon(net, x).cut({"0": [1, 3]})
+    cost(net, x, latency=True)
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+    assert torch.equal(pruned[1].weight, net[1].weight[:, [1, 3]])
+
+
+def test_what_is_cut_in_inference_mode_can_be_trained() -> None:
+    net, x = networks.digits_net(), torch.randn(4, 1, 8, 8)
+    with torch.inference_mode():
+        pruned = evoprune.prune(net, "l1", example_inputs=x, ratio=0.5).network
+    pruned.train()(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in pruned.parameters())
+
+
 def test_a_view_with_a_written_out_size_is_caught() -> None:
     surgeon = Surgeon(Failing(), torch.randn(2, 3, 8, 8))
     with pytest.raises(NetworkError, match="cut at site 'conv' is wrong: the pruned network"):
@@ -195,6 +218,14 @@ def test_kept_channels_that_do_not_fit_are_refused(kept: dict[str, list[int]], m
 def test_uneven_groups_are_refused() -> None:
     with pytest.raises(SiteError, match="each of its 3 runs of 4 channels must keep equally many"):
         surgeon_of("grouped", False).cut({"grouped": [0, 1, 4, 8]})
+
+
+def test_a_network_of_shapes_alone_is_not_cut() -> None:
+    with torch.device("meta"):
+        net, x = networks.LeNet5(), torch.empty(1, 1, 28, 28)
+    for cut in (Surgeon(net, x).cut, lambda kept: evoprune.prune(net, "l1", example_inputs=x, ratio=0.5)):
+        with pytest.raises(NetworkError, match="the network is on the meta device"):
+            cut({"conv1": [0]})
 
 
 def test_a_network_that_cannot_be_copied_is_refused() -> None:

@@ -274,6 +274,29 @@ class Signal(nn.Module):
         return self.fc(torch.relu(self.hidden(x.reshape(x.shape[0], -1))))
 
 
+class Tokens(nn.Module):
+    """Images come channels last, a layer mixes pixels, branches are stacked, one weight goes both ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, 6, 2, 2)
+        self.pixels = nn.Linear(16, 16)
+        self.down, self.up = nn.Conv2d(6, 9, 1), nn.ConvTranspose2d(9, 6, 1)
+        self.up.weight = self.down.weight
+        self.gate = nn.Linear(6, 6)
+        self.narrow = nn.Linear(8, 7)
+        self.fc = nn.Linear(7, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.embed(x.permute(0, 3, 1, 2)))
+        y = torch.relu(self.pixels(x.flatten(2))).view_as(x)
+        x = torch.stack([x, y, self.up(torch.relu(self.down(x)))]).sum(0)
+        x[:, :, 0] = 0.5
+        x = x * torch.sigmoid(self.gate(x.mean((2, 3))))[:, :, None, None].repeat(1, 1, *x.shape[2:])
+        x = torch.cat([x, x.new_zeros(x.shape[0], 2, *x.shape[2:])], 1)
+        return self.fc(torch.relu(self.narrow(x.permute(0, 2, 3, 1))).mean((1, 2)))
+
+
 IMAGES = (2, 3, 8, 8)
 ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "vgg": (vgg, IMAGES),
@@ -295,4 +318,5 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "shared": (Shared, IMAGES),
     "channels last": (ChannelsLast, IMAGES),
     "signal": (Signal, (2, 2, 16)),
+    "tokens": (Tokens, (2, 8, 8, 3)),
 }

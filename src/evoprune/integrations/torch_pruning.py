@@ -178,7 +178,7 @@ def importance_scores(
         pruner = graph.get_pruner_of_module(module)
         group = graph.get_pruning_group(module, pruner.prune_out_channels, list(rows))
         same = _same_coupling(graph, group, site)
-        values = importance(group) if same else None
+        values = _importance_of(importance, group, site) if same else None
         if values is None or len(values) != site.channels:
             why = "gives no scores for" if same else "cannot score"
             graph_is_wrong = (
@@ -189,6 +189,17 @@ def importance_scores(
                 f"with ignore=[{site.name!r}], or prune with a function"
             )
         scores[site.name] = np.asarray(values.detach().cpu(), dtype=np.float64)
+    return scores
+
+
+def _importance_of(importance: Any, group: Any, site: Site) -> Tensor | None:
+    try:
+        scores: Tensor | None = importance(group)
+    except Exception as error:
+        raise ScoringError(
+            f"{type(importance).__name__} failed at site {site.name!r}: {type(error).__name__}: {error}; "
+            "importances by gradients need a backward pass through the network first"
+        ) from error
     return scores
 
 

@@ -28,6 +28,7 @@ class Labels:
         self.kept: set[int] = {FOREIGN}  # left whole, and that is no surprise (outputs, padded zeros)
         self.summed: set[int] = set()  # met another label in an addition: part of a residual stream
         self.complaints: list[Complaint] = []
+        self.looks: list[str] = []  # where values were looked at, on which the way through may depend
 
     def new(self, count: int) -> Ids:
         start = len(self._parent)

@@ -19,14 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from evoprune.pruning.channels import Ids
 from evoprune.pruning.follow import (
     Trace,
     call_network,
     detached_copy,
     follow,
-    reading_copy,
     untouched_randomness,
 )
+from evoprune.pruning.inputs import usable_device
 from evoprune.pruning.sites import Site, Structure
 
 
@@ -57,7 +58,7 @@ class Cost:
 
 def cost(model: nn.Module, example_inputs: Any, *, latency: bool = False) -> Cost:
     """Count a network's multiply-accumulates and parameters per layer; optionally measure its time."""
-    counted = CostModel(model, follow(model, example_inputs), ()).cost({})
+    counted = CostModel(model, follow(model, example_inputs), (), {}).cost({})
     if not latency:
         return counted
     return Cost(counted.layers, measure_latency(model, example_inputs))
@@ -70,9 +71,9 @@ def measure_latency(
 
     On the inputs' device, or another one; the network itself is not moved and its mode not changed.
     """
-    network = reading_copy(model)
+    network = detached_copy(model).eval()
     if device is not None:
-        network = detached_copy(network).to(device)
+        network.to(usable_device(device))
         inputs = tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs)
     devices = {parameter.device for parameter in network.parameters()}
     times = []
@@ -90,7 +91,9 @@ def measure_latency(
 class CostModel:
     """The cost as a function of how many channels each site keeps, without cutting anything."""
 
-    def __init__(self, model: nn.Module, trace: Trace, sites: tuple[Site, ...]) -> None:
+    def __init__(
+        self, model: nn.Module, trace: Trace, sites: tuple[Site, ...], classes: Mapping[str, Ids]
+    ) -> None:
         self._layers = [trace.layers[name] for name in trace.layers]
         self._sites = sites
         at = {layer.name: row for row, layer in enumerate(self._layers)}
@@ -109,6 +112,14 @@ class CostModel:
         self._full = np.array([site.channels for site in sites], dtype=np.int64)
         self._weights = np.array([_weights_per_pair(layer) for layer in self._layers], dtype=np.int64)
         self._pixels = np.array([layer.pixels for layer in self._layers], dtype=np.int64)
+        # [layer, site]: the pixels of one of the site's channels, where the layer works on each apart.
+        self._apart = np.zeros(shape, dtype=np.int64)
+        for at_row, layer in enumerate(self._layers):
+            for ids, pixels in layer.apart:
+                self._pixels[at_row] += pixels * len(ids)
+                for column, site in enumerate(sites):
+                    copies = int(np.isin(ids, classes[site.name]).sum()) // site.channels
+                    self._apart[at_row, column] += pixels * copies
         # What all other parameters have in common: one per output channel, or no channel axis at all.
         self._per_out = np.zeros(len(self._layers), dtype=np.int64)
         self._fixed = np.zeros(len(self._layers), dtype=np.int64)
@@ -155,12 +166,13 @@ class CostModel:
         groups = np.array([max(layer.groups, 1) for layer in self._layers], dtype=np.int64)
         depthwise = np.array([layer.kind == "depthwise" for layer in self._layers])
         weights = self._weights * outs * np.where(depthwise, 1, ins // groups)
-        return weights * self._pixels, weights * self._weighted + self._per_out * outs + self._fixed
+        pixels = self._pixels - self._apart @ removed
+        return weights * pixels, weights * self._weighted + self._per_out * outs + self._fixed
 
 
 def cost_model(model: nn.Module, structure: Structure) -> CostModel:
     """The cost model of a network whose sites were found."""
-    return CostModel(model, structure.trace, structure.sites)
+    return CostModel(model, structure.trace, structure.sites, structure.classes)
 
 
 def _weights_per_pair(layer: Any) -> int:

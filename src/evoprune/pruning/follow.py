@@ -8,8 +8,8 @@ on, or is named in the complaint. The pass runs on a copy, in eval mode, on the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -37,7 +37,9 @@ class Layer:
 
     `in_ids` and `out_ids` are `[channel]`; `stream_ids` are the labels of what a selection in front of the
     layer chooses from, `index` what it chooses. `pixels` is how often the weights are applied per image,
-    `kernel` how many weights there are per pair of channels.
+    `kernel` how many weights there are per pair of channels. Where the layer works along another axis than
+    the channels', on each of them alike, `apart` has their labels and the pixels of one. `only_training`
+    layers are not called in eval mode.
     """
 
     name: str
@@ -50,7 +52,9 @@ class Layer:
     stream_ids: Ids | None = None
     index: Ids | None = None
     pixels: int = 0
+    apart: list[tuple[Ids, int]] = field(default_factory=list)
     calls: int = 0
+    only_training: bool = False
 
     @property
     def produces(self) -> bool:
@@ -95,11 +99,6 @@ def detached_copy(model: nn.Module, given: Mapping[int, Any] | None = None) -> n
         ) from error
 
 
-def reading_copy(model: nn.Module) -> nn.Module:
-    """A copy in eval mode to look at and to run: its parameters are the network's own, all else is not."""
-    return detached_copy(model, {id(parameter): parameter for parameter in model.parameters()}).eval()
-
-
 def few_images(inputs: Any, most: int = 4) -> Any:
     """The inputs with at most so many images: what is traced and checked needs no more."""
     tensors = list(tensors_in(inputs))
@@ -128,24 +127,13 @@ def untouched_randomness(inputs: Any) -> Iterator[None]:
 
 def follow(model: nn.Module, example_inputs: Any, *, selected: Collection[str] = ()) -> Trace:
     """Follow the channels; `selected` layers read through a selection of their own."""
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            raise NetworkError(
-                f"{name or 'the network'!r} is a {type(module).__name__}, which cannot be followed; "
-                "give it as it was before torch.jit"
-            )
-    network = reading_copy(model)
+    _refuse_compiled(model)
+    # Parameters are copied, too: there are layers that clip their weights while they run.
+    network = detached_copy(model).eval()
     follower = _Follower(network, frozenset(selected))
     with untouched_randomness(example_inputs), torch.inference_mode():
-        inputs = tree_map_only(Tensor, torch.clone, few_images(example_inputs))
-        if isinstance(example_inputs, Mapping):
-            inputs = dict(inputs)
-        for tensor in tensors_in(inputs):
-            if tensor.ndim >= 2 and tensor.is_floating_point():
-                follower.set_trail(tensor, Trail.foreign(1, tensor.shape[1]))
         try:
-            with follower:
-                output = call_network(network, inputs)
+            follower.run(few_images(example_inputs))
         except NetworkError:
             raise
         except Exception as error:
@@ -153,17 +141,47 @@ def follow(model: nn.Module, example_inputs: Any, *, selected: Collection[str] =
                 f"the network failed on the example inputs ({_described(example_inputs)}): "
                 f"{type(error).__name__}: {error}"
             ) from error
-    return follower.finish(output)
+        if follower.uncalled():
+            # Heads that only training calls read channels as well.
+            network.train()
+            follower.only_training = True
+            with suppress(Exception):
+                follower.run(few_images(example_inputs))
+    return follower.finish()
+
+
+def _refuse_compiled(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        maker = "torch.jit" if isinstance(module, torch.jit.ScriptModule) else ""
+        if type(module).__module__.startswith("torch._dynamo"):
+            maker = "torch.compile"
+        if maker:
+            raise NetworkError(
+                f"{name or 'the network'!r} is a {type(module).__name__}, which cannot be followed; "
+                f"give it as it was before {maker}"
+            )
 
 
 def _described(inputs: Any) -> str:
     return ", ".join(str(list(tensor.shape)) for tensor in tensors_in(inputs)) or "no tensors"
 
 
-def _outputs(value: Any) -> Iterator[Tensor]:
-    yield from tensors_in(value)
-    if not isinstance(value, (Tensor, dict, list, tuple)) and hasattr(value, "__dict__"):
-        yield from tensors_in(vars(value))
+def outputs_of(value: Any, seen: frozenset[int] = frozenset()) -> Iterator[Tensor]:
+    """Every tensor that a network gives, in nested collections and in the attributes of objects."""
+    if isinstance(value, Tensor):
+        yield value
+        return
+    if id(value) in seen or isinstance(value, (str, bytes, type, nn.Module)):
+        return
+    if isinstance(value, Mapping):
+        inside: Iterable[Any] = value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        inside = value
+    else:
+        slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+        inside = [*getattr(value, "__dict__", {}).values(), *(getattr(value, n, None) for n in slots)]
+    for item in inside:
+        yield from outputs_of(item, seen | {id(value)})
 
 
 class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -177,10 +195,39 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._trails: Any = WeakIdKeyDictionary()
         self._path: list[tuple[str, nn.Module]] = []
         self._inside = 0  # within a layer that is treated as a whole
+        self._network = network
+        self.only_training = False  # whether the pass is one that shows what only training calls
         self._modules: dict[str, nn.Module] = {}
         for name, module in network.named_modules():
             module.register_forward_pre_hook(self._entering(name), with_kwargs=True)
             module.register_forward_hook(self._leaving(name), with_kwargs=True)
+
+    def run(self, inputs: Any) -> None:
+        """One forward pass; what comes out of it stays whole."""
+        inputs = tree_map_only(Tensor, torch.clone, inputs)
+        if isinstance(inputs, Mapping):
+            inputs = dict(inputs)
+        for tensor in tensors_in(inputs):
+            if tensor.ndim >= 2 and tensor.is_floating_point():
+                self.set_trail(tensor, Trail.foreign(1, tensor.shape[1]))
+        with self:
+            output = call_network(self._network, inputs)
+        tensors = list(outputs_of(output))
+        if not tensors:
+            raise NetworkError(
+                f"no tensor can be found in the output of the network, a {type(output).__name__}"
+            )
+        for tensor in tensors:
+            if (trail := self.trail_of(tensor)) is not None:
+                self.labels.keep(trail.labels)
+
+    def uncalled(self) -> list[str]:
+        """The layers that no pass has called so far."""
+        return [
+            name
+            for name, module in self._network.named_modules()
+            if _kind(module) is not None and name not in self._modules
+        ]
 
     def set_trail(self, tensor: Tensor, trail: Trail) -> None:
         self._trails[tensor] = trail
@@ -244,28 +291,32 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         trail = self.trail_of(source)
         if trail is None:
             trail = Trail.foreign(axis, source.shape[axis])
-        elif trail.dim is None:
-            # Mixed before, and complained about; from here on nobody reads its channels.
+        elif trail.dim is None or not trail.labels:
+            # Mixed before, and complained about, or nothing but inputs: nobody's channels are read here.
             trail = Trail.foreign(axis, source.shape[axis])
         elif trail.dim != axis:
-            if kind not in ("linear", "batch_norm", "instance_norm"):
+            layer = self._opened(name, kind, module, Trail.foreign(axis, source.shape[axis]))
+            self.labels.keep(layer.out_ids.tolist())
+            alike = kind in ("linear", "batch_norm", "instance_norm")
+            pixels = 0 if self.only_training else _pixels(kind, module, source, output)
+            if alike:
+                # On every channel alike: its own tensors have no channel axis here.
+                layer.apart.append((trail.ids, pixels // len(trail.ids)))
+            else:
+                layer.pixels += pixels
                 self.labels.complain(
                     trail.labels, f"{type(module).__name__} {name!r} works along another axis"
                 )
-                self.set_trail(output, Trail.lost(trail.labels))
-                return
-            # Works along another axis, on every channel alike: its own tensors have no channel axis here.
-            self.set_trail(output, trail)
-            trail = Trail.foreign(axis, source.shape[axis])
-            self._opened(name, kind, module, trail)
+            self.set_trail(output, trail if alike else Trail.lost(trail.labels))
             return
         layer = self._opened(name, kind, module, trail)
         number = len(self.trace.calls)
         self.trace.calls.append(name)
-        if not layer.carries:
+        if not layer.carries and layer.only_training == self.only_training:
             self.trace.reads.append(Read(name, layer.calls, number, trail, _spatial(source, axis)))
         layer.calls += 1
-        layer.pixels += _pixels(kind, module, source, output)
+        if not self.only_training:
+            layer.pixels += _pixels(kind, module, source, output)
         self.set_trail(output, self._written(layer, number, trail, axis))
 
     def _opened(self, name: str, kind: str, module: Any, trail: Trail) -> Layer:
@@ -295,11 +346,13 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             ids = stream if _per_channel(module) else self.labels.new(0)
             layer = Layer(name, kind, ids, ids)
+        layer.only_training = self.only_training
         layer.transposed = bool(getattr(module, "transposed", False))
         layer.kernel = prod(getattr(module, "kernel_size", ()))
         self.trace.layers[name], self._modules[name] = layer, module
-        if kind != "select" and _has_made_weights(module):
-            what = f"the weight of {type(module).__name__} {name!r} is computed (parametrized or masked)"
+        if self.only_training and kind in ("conv", "linear", "select"):
+            self.labels.keep(layer.out_ids.tolist())  # no images can be scored there
+        if (what := _uncuttable(name, module)) is not None:
             self.labels.complain([*layer.in_ids.tolist(), *layer.out_ids.tolist()], what)
         return layer
 
@@ -319,11 +372,14 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return replace(padded.at(layer.index), ids=layer.out_ids)
         return Trail(axis, layer.out_ids, np.full(count, number, dtype=np.int64), rows, none, none)
 
-    def finish(self, output: Any) -> Trace:
-        """Tie shared parameters, keep what reaches the output, and resolve all labels to classes."""
-        for tensor in _outputs(output):
-            if (trail := self.trail_of(tensor)) is not None:
-                self.labels.keep(trail.labels)
+    def finish(self) -> Trace:
+        """Tie shared parameters, and resolve all labels to classes."""
+        uncalled = self.uncalled()
+        if self.labels.looks and uncalled:
+            raise NetworkError(
+                f"the network looks at values on their way ({self.labels.looks[0]}) and did not call "
+                f"{', '.join(map(repr, uncalled))}: one forward pass does not show what is read there"
+            )
         self._tie_shared_parameters()
         classes, trace = self.labels.resolve(), self.trace
         trace.kept = frozenset(classes[label].item() for label in self.labels.kept)
@@ -337,6 +393,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             layer.in_ids, layer.out_ids = classes[layer.in_ids], classes[layer.out_ids]
             if layer.stream_ids is not None:
                 layer.stream_ids = classes[layer.stream_ids]
+            layer.apart = [(classes[ids], pixels) for ids, pixels in layer.apart]
         trace.reads = [replace(r, trail=replace(r.trail, ids=classes[r.trail.ids])) for r in trace.reads]
         return trace
 
@@ -360,7 +417,7 @@ def _axes(layer: Layer, name: str, parameter: Tensor) -> tuple[Ids, ...]:
     """The labels along the channel axes of a layer's parameter."""
     if layer.carries or name == "bias":
         return (layer.out_ids,) if len(layer.out_ids) else ()
-    return (layer.out_ids, layer.in_ids)
+    return (layer.in_ids, layer.out_ids) if layer.transposed else (layer.out_ids, layer.in_ids)
 
 
 def _kind(module: nn.Module) -> str | None:
@@ -405,7 +462,12 @@ def _pixels(kind: str, module: Any, source: Tensor, output: Tensor) -> int:
     return prod(_spatial(counted, _channel_axis(kind, module, counted)))
 
 
-def _has_made_weights(module: nn.Module) -> bool:
-    """Whether a layer's weight is computed from something else, so that cutting it would not last."""
+def _uncuttable(name: str, module: nn.Module) -> str | None:
+    """Why a layer's tensors cannot be cut, if so."""
+    layer = f"{type(module).__name__} {name!r}"
     made = is_parametrized(module) or "weight" not in module._parameters
-    return made and getattr(module, "weight", None) is not None
+    if made and getattr(module, "weight", None) is not None:
+        return f"the weight of {layer} is computed (parametrized or masked)"  # a cut would not last
+    if own := [key for key in module._parameters if key not in ("weight", "bias")]:
+        return f"{layer} has parameters beside weight and bias, whose channels are unknown: {', '.join(own)}"
+    return None

@@ -30,6 +30,18 @@ def batches_of(data: Any) -> Iterator[Any]:
             yield batch[0] if isinstance(batch, (tuple, list)) else batch
 
 
+def usable_device(device: str | torch.device) -> torch.device:
+    """The device, if this machine has it."""
+    try:
+        wanted = torch.device(device)
+    except RuntimeError as error:
+        raise NetworkError(f"a device is cpu, cuda or cuda:N, got {device!r}") from error
+    count = torch.cuda.device_count()
+    if wanted.type == "cuda" and (wanted.index or 0) >= count:
+        raise NetworkError(f"device {str(device)!r} is not there: this machine has {count} CUDA devices")
+    return wanted
+
+
 def _are_images(value: Any) -> bool:
     return hasattr(value, "ndim") and value.ndim > 1
 

@@ -45,7 +45,7 @@ ALONG = _names(
     "mean sum nansum prod amax amin max min std var std_mean var_mean norm linalg_vector_norm logsumexp "
     "argmax argmin any all softmax log_softmax _softmax _log_softmax cumsum cumprod flip roll sort argsort "
     "topk median slice narrow select index_select split split_with_sizes unsafe_split chunk unsafe_chunk "
-    "tensor_split unbind glu"
+    "tensor_split unbind glu repeat_interleave"
 )
 RESHAPES = _names(
     "view reshape flatten unflatten unsqueeze squeeze view_as reshape_as _unsafe_view _reshape_alias "
@@ -55,14 +55,16 @@ RESHAPES = _names(
 SAME = _names(
     "clone contiguous to _to_copy type_as detach alias lift_fresh dropout dropout_ feature_dropout "
     "feature_dropout_ alpha_dropout feature_alpha_dropout native_dropout zeros_like ones_like full_like "
-    "empty_like rand_like randn_like resolve_conj resolve_neg float double half"
+    "empty_like rand_like randn_like resolve_conj resolve_neg float double half fill_ zero_"
 )
+# New tensors that have nothing but the type and the device of the operand.
+FRESH = _names("new_zeros new_ones new_full new_empty new_empty_strided new_tensor")
 # Entry by entry, though PyTorch does not tag them so.
 POINTWISE = _names(
     "relu6 selu celu elu elu_ leaky_relu leaky_relu_ hardswish hardswish_ hardsigmoid hardsigmoid_ silu "
     "silu_ mish mish_ hardtanh hardtanh_ softplus log_sigmoid threshold threshold_ softshrink hardshrink "
     "rrelu rrelu_with_noise square multiply multiply_ divide divide_ subtract subtract_ true_divide "
-    "negative clip clip_ rsub where absolute float_power"
+    "negative clip clip_ rsub where absolute float_power copy_"
 )
 SUMS = _names("add add_ sub sub_ subtract subtract_ rsub")
 GATES = _names("mul mul_ multiply multiply_ div div_ divide divide_ true_divide")
@@ -110,9 +112,11 @@ def follow_operation(call: Call) -> list[tuple[Tensor, Trail]]:
     """The trails of the operation's results; none where no channel goes in."""
     trails = [trail for tensor in call.tensors() if (trail := call.trail_of(tensor)) is not None]
     results = list(tensors_in(call.result))
-    if not trails or not (results or call.name in READS_VALUES):
+    if call.name in READS_VALUES and trails:
+        call.labels.looks.append(call.where)
+    if call.name in FRESH or not trails or not (results or call.name in READS_VALUES):
         return []
-    if call.name in ("cat", "concat", "concatenate"):
+    if call.name in ("cat", "concat", "concatenate", "stack"):
         trail = _cat(call)
     elif call.pointwise or call.name in POINTWISE:
         trail = _pointwise(call)
@@ -156,7 +160,7 @@ def _one_operand(call: Call, source: Tensor, trail: Trail) -> Trail:
         return _along(call, source, trail, dim)
     if name in ("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t"):
         return replace(trail, dim=_moved(call, source, dim))
-    if name in ("expand", "expand_as", "broadcast_to"):
+    if name in ("expand", "expand_as", "broadcast_to", "repeat", "tile"):
         return replace(trail, dim=dim + call.result.ndim - source.ndim)
     if name in ("pad", "constant_pad_nd"):
         return _padded(call, source, trail, dim)
@@ -206,11 +210,12 @@ def _cat(call: Call) -> Trail:
     known = [trail for trail in trails if trail is not None and trail.dim is not None]
     if not known or any(trail is not None and trail.dim is None for trail in trails):
         return call.mixes()
-    dim, axis = known[0].dim, int(call.arguments["dim"]) % tensors[0].ndim
+    stacked = call.name == "stack"  # along a new axis
+    dim, axis = known[0].dim, int(call.arguments["dim"]) % (tensors[0].ndim + stacked)
     assert dim is not None
     if any(trail.dim != dim for trail in known):
         return call.mixes()
-    if axis == dim:
+    if axis == dim and not stacked:
         parts = [
             trail if trail is not None else Trail.foreign(dim, tensor.shape[dim])
             for trail, tensor in zip(trails, tensors, strict=True)
@@ -225,7 +230,7 @@ def _cat(call: Call) -> Trail:
         first = first.written_over(other)
     if len(known) < len(trails):
         call.labels.keep(first.labels)
-    return first
+    return replace(first, dim=dim + (stacked and axis <= dim))
 
 
 def _pointwise(call: Call) -> Trail:
@@ -237,15 +242,29 @@ def _pointwise(call: Call) -> Trail:
     lost = frozenset[int]().union(*(trail.labels for _, trail in operands if trail.dim is None))
     if not known:
         return Trail.lost(lost)
-    dims = {trail.dim + result.ndim - tensor.ndim for tensor, trail in known if trail.dim is not None}
+
+    def aligned(tensor: Tensor, trail: Trail) -> int:
+        assert trail.dim is not None
+        return trail.dim + result.ndim - tensor.ndim
+
+    dims = {aligned(*pair) for pair in known if pair[1].labels} or {aligned(*pair) for pair in known}
     if len(dims) > 1:
         return call.mixes()
     dim = dims.pop()
     size = result.shape[dim]
 
+    def axis_of(tensor: Tensor) -> int:
+        return dim - (result.ndim - tensor.ndim)
+
     def spans(tensor: Tensor) -> bool:
-        axis = dim - (result.ndim - tensor.ndim)
-        return axis >= 0 and tensor.shape[axis] == size
+        return axis_of(tensor) >= 0 and tensor.shape[axis_of(tensor)] == size
+
+    # Which axis of the network's inputs are the channels shows where they meet some.
+    known = [
+        (t, trail if aligned(t, trail) == dim else Trail.foreign(axis_of(t), t.shape[axis_of(t)]))
+        for t, trail in known
+        if aligned(t, trail) == dim or axis_of(t) >= 0
+    ]
 
     for tensor, trail in known:
         if not spans(tensor):  # one channel, spread over all the others: nothing is left without it
@@ -256,7 +275,9 @@ def _pointwise(call: Call) -> Trail:
     if size > 1:
         for tensor in tensors:
             trail = call.trail_of(tensor)
-            if spans(tensor) and (trail is None or trail.dim is None):
+            # One value spread over all channels, as in an assignment, is none of their own.
+            own = spans(tensor) and tensor.stride(axis_of(tensor)) != 0
+            if own and (trail is None or trail.dim is None):
                 call.mixes(f"brings in a tensor of {size} channels that no layer made,")
                 break
     first = met[0][1]

@@ -18,7 +18,7 @@ from evoprune.pruning.inputs import example_of
 from evoprune.pruning.recalibrate import recalibrate as recalibrate_norms
 from evoprune.pruning.select import Kept, Rule, checked_scores, select
 from evoprune.pruning.sites import Site, find_sites
-from evoprune.pruning.surgery import Surgeon
+from evoprune.pruning.surgery import Surgeon, need_weights
 from evoprune.pruning.table import table_of
 
 # network, its sites → scores by site
@@ -140,6 +140,7 @@ def prune(
             "the network has no site whose channels can be removed" + "".join(f"\n  {r}" for r in reasons)
         )
     rule.check(surgeon.sites)
+    need_weights(model)
     scorer, what = _scorer(function_or_scores, surgeon, data, ignore=ignore, device=device, seed=seed)
     if steps > 1 and what["scores"] == "given":
         raise ScoringError(

@@ -7,9 +7,11 @@ gets the same shapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, product
 from math import floor, isfinite, lcm
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,6 +28,8 @@ Share: TypeAlias = Callable[[Mapping[str, int]], float]
 
 # How far from the target a cost may end.
 TOLERANCE = 0.005
+# So many sites can be tried three at a time.
+FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class Rule:
         """Refuse what cannot be meant."""
         self.check_numbers()
         names = [site.name for site in sites]
-        for name in self.per_site or {}:
+        for name in self.per_site or ():
             if name not in names:
                 raise SiteNameError(f"per_site names an unknown site {name!r}{hint(name, names)}")
 
@@ -56,6 +60,8 @@ class Rule:
             raise TargetError("either a ratio or a target says how much to remove, got both")
         if self.ratio is None and self.target is None and not self.per_site:
             raise TargetError("a ratio, a target or ratios per site say how much to remove, got none")
+        if self.per_site is not None and not isinstance(self.per_site, Mapping):
+            raise TargetError(f"per_site is {{name of a site: ratio}}, got {self.per_site!r}")
         shares = {"the ratio": self.ratio, "the target": self.target}
         shares |= {f"the ratio of site {name!r}": ratio for name, ratio in (self.per_site or {}).items()}
         for what, value in shares.items():
@@ -70,7 +76,7 @@ class Rule:
 def _check_share(what: str, value: Any) -> None:
     if value is None:
         return
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not isfinite(value) or not 0 <= value < 1:
         raise TargetError(f"{what} is the share to remove, in [0, 1), got {value!r}")
 
@@ -87,9 +93,7 @@ def checked_scores(sites: Sequence[Site], scores: Mapping[str, Any]) -> Scores:
             raise SiteError(
                 f"there are no scores for site {site.name!r}; ignore=[{site.name!r}] leaves it whole"
             )
-        given = scores[site.name]
-        given = given.detach().cpu().double().numpy() if hasattr(given, "detach") else given
-        values = np.asarray(given, dtype=np.float64)
+        values = _numbers(scores[site.name], site)
         if values.shape != (site.channels,):
             raise SiteError(
                 f"site {site.name!r} has {site.channels} channels and needs as many scores, "
@@ -100,6 +104,16 @@ def checked_scores(sites: Sequence[Site], scores: Mapping[str, Any]) -> Scores:
             raise SiteError(f"the scores of site {site.name!r} are not finite at channels {at[:10]}")
         checked[site.name] = values
     return checked
+
+
+def _numbers(given: Any, site: Site) -> npt.NDArray[np.float64]:
+    if hasattr(given, "detach"):
+        given = given.detach().cpu()
+        given = (given if given.is_complex() else given.double()).numpy()
+    values = np.asarray(given)
+    if values.dtype.kind not in "fiub":
+        raise SiteError(f"the scores of site {site.name!r} are to be real numbers, got {given!r:.60}")
+    return values.astype(np.float64)
 
 
 def select(sites: Sequence[Site], scores: Scores, rule: Rule, share: Share | None = None) -> Kept:
@@ -149,32 +163,56 @@ def _tuned(
     """The counts, with single channels removed or kept until the cost is near enough to the target.
 
     Site by site and round by round, never by score; `counts_with` gives the counts with so many units
-    more removed at some sites (or fewer, where negative).
+    more removed at some sites (or fewer, where negative). Where every unit is too large a step, some are
+    removed at one site against some kept at another.
     """
-    assert rule.target is not None
+    target = rule.target
+    assert target is not None
     extra: dict[str, int] = {}
     counts = counts_with(extra)
-    off = share(counts) - rule.target
+    off = share(counts) - target
+
+    def tried(moves: Sequence[tuple[Site, int]]) -> bool:
+        """Make these moves (site, units more removed) if they bring the cost nearer to the target."""
+        nonlocal extra, counts, off
+        new = dict(extra)
+        for site, units in moves:
+            new[site.name] = new.get(site.name, 0) + units
+        changed = counts_with(new)
+        if any(
+            changed[site.name] == counts[site.name]
+            or not _unit(site, rule.round_to) <= changed[site.name] <= site.channels
+            for site, _ in moves
+        ):
+            return False
+        new_off = share(changed) - target
+        if nearer := abs(new_off) < abs(off):
+            extra, counts, off = new, changed, new_off
+        return nearer
+
     moved = True
     while abs(off) > TOLERANCE and moved:
         moved = False
         for site in sites:
-            tried = {**extra, site.name: extra.get(site.name, 0) + (1 if off < 0 else -1)}
-            changed = counts_with(tried)
-            unit = _unit(site, rule.round_to)
-            if changed == counts or not unit <= changed[site.name] <= site.channels:
-                continue
-            new = share(changed) - rule.target
-            if abs(new) < abs(off):
-                extra, counts, off, moved = tried, changed, new, True
-                if abs(off) <= TOLERANCE:
-                    break
+            moved |= tried([(site, 1 if off < 0 else -1)])
+            if abs(off) <= TOLERANCE:
+                break
+        if not moved:
+            moved = any(tried(moves) for moves in _joint_moves(sites))
     if abs(off) > TOLERANCE:
         raise TargetError(
-            f"the cost cannot be brought down by {rule.target:.2%} to within {TOLERANCE:.1%}: "
-            f"the nearest that can be reached is {rule.target + off:.2%}"
+            f"the cost cannot be brought down by {target:.2%} to within {TOLERANCE:.1%}: "
+            f"the nearest that can be reached is {target + off:.2%}"
         )
     return counts
+
+
+def _joint_moves(sites: Sequence[Site]) -> Iterator[Sequence[tuple[Site, int]]]:
+    """One or two units more or fewer at two sites together; where there are few sites, at three."""
+    for many in (2, 3) if len(sites) <= FEW else (2,):
+        for chosen in combinations(sites, many):
+            for units in product((1, -1, 2, -2), repeat=many):
+                yield list(zip(chosen, units, strict=True))
 
 
 def _counts(

@@ -92,6 +92,8 @@ def find_sites(
     finder = Gatherer(trace)
     found, refused = finder.sites()
     known_names = [site.name for site in found] + list(refused)
+    if isinstance(ignore, str):
+        raise SiteError(f"ignore is a list of names of sites, got {ignore!r}; a single one is [{ignore!r}]")
     for name in ignore:
         if name not in known_names:
             raise SiteNameError(f"ignore names an unknown site {name!r}{hint(name, known_names)}")
@@ -106,9 +108,9 @@ def find_sites(
     return Structure(trace, left, {site.name: finder.classes(site.name) for site in left})
 
 
-def hint(name: str, known: Sequence[str]) -> str:
+def hint(name: object, known: Sequence[str]) -> str:
     """The end of a message about an unknown name: the closest known one, and all of them."""
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(str(name), known, n=1)
     return (
         f" (did you mean {close[0]!r}?)" if close else ""
     ) + f"; the sites are {', '.join(known) or 'none'}"

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evoprune.errors import SiteError
+from evoprune.errors import NetworkError, SiteError
 from evoprune.networks.layers import ZERO, ChannelSelect, put_select, selection_of
 from evoprune.pruning.channels import Ids
 from evoprune.pruning.cost import CostModel, cost_model
@@ -53,11 +53,21 @@ class Surgeon:
         Raises `SurgeryError` where the result is not the original with the other channels zeroed.
         """
         checked = checked_kept(self.sites, kept)
+        need_weights(self.model)
         if self._verifier is None:
             self._verifier = Verifier(self.model, self.example_inputs, self.structure, cut)
         pruned = cut(self.model, self.structure, checked)
         self._verifier.check(pruned, checked)
         return pruned
+
+
+def need_weights(model: nn.Module) -> None:
+    """Refuse a network that is all shapes."""
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise NetworkError(
+            "the network is on the meta device: without weights its sites and costs can be found, "
+            "but nothing can be scored, cut or checked"
+        )
 
 
 def checked_kept(sites: Iterable[Site], kept: Mapping[str, Iterable[int]]) -> dict[str, tuple[int, ...]]:
@@ -98,8 +108,12 @@ def checked_kept(sites: Iterable[Site], kept: Mapping[str, Iterable[int]]) -> di
     return checked
 
 
+@torch.inference_mode(False)
 def cut(model: nn.Module, structure: Structure, kept: Mapping[str, tuple[int, ...]]) -> nn.Module:
-    """The network without the channels that are not kept; not verified."""
+    """The network without the channels that are not kept; not verified.
+
+    It can be trained, wherever it was cut.
+    """
     layers = structure.trace.layers
     ids = [ids for layer in layers.values() for ids in (layer.in_ids, layer.out_ids)]
     ids += [layer.stream_ids for layer in layers.values() if layer.stream_ids is not None]

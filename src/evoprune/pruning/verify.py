@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from evoprune.errors import SurgeryError
 from evoprune.networks.layers import ZERO, ChannelSelect, selection_of
@@ -26,7 +26,7 @@ from evoprune.pruning.follow import (
     call_network,
     detached_copy,
     few_images,
-    reading_copy,
+    outputs_of,
     untouched_randomness,
 )
 from evoprune.pruning.lively import enliven
@@ -79,7 +79,22 @@ class Verifier:
         if problem is not None and self._dtype != torch.float64:
             # Deep networks can blow rounding up; in double precision there is no such excuse.
             problem = self._reference(torch.float64).difference(_prepared(pruned, torch.float64), kept)
-        return problem or self._lively_problem(kept)
+        return problem or self._lively_problem(kept) or self._training_problem(pruned)
+
+    def _training_problem(self, pruned: nn.Module) -> str | None:
+        """Heads that only training calls are at least seen to fit."""
+        if not any(layer.only_training for layer in self._structure.trace.layers.values()):
+            return None
+        inputs = _noise(self._example_inputs, self._dtype)
+        shapes = []
+        for network in (self._model, pruned):
+            try:
+                with untouched_randomness(inputs), torch.inference_mode():
+                    output = call_network(_prepared(network, self._dtype).train(), _copied(inputs))
+            except Exception as error:
+                return f"does not run in train mode ({type(error).__name__}: {error})"
+            shapes.append([list(tensor.shape) for tensor in outputs_of(output)])
+        return None if shapes[0] == shapes[1] else f"gives {shapes[1]} in train mode, not {shapes[0]}"
 
     def _follow_training(self) -> None:
         """The network may have been trained since the last cut, or been given other parameters."""
@@ -252,14 +267,14 @@ class _Reference:
                 places.append(_at(reader.positions, gone))
         masked = {name: (axis, np.concatenate(places)) for name, (axis, places) in removed.items()}
         with untouched_randomness(self.inputs), torch.inference_mode(), self._masking(masked):
-            return _tensors(call_network(self.network, _copied(self.inputs)))
+            return list(outputs_of(call_network(self.network, _copied(self.inputs))))
 
     def difference(self, pruned: nn.Module, kept: Kept) -> str | None:
         """What sets the pruned network apart from this one with the other channels zeroed, if anything."""
         expected = self(kept)
         try:
             with untouched_randomness(self.inputs), torch.inference_mode():
-                got = _tensors(call_network(pruned, _copied(self.inputs)))
+                got = list(outputs_of(call_network(pruned, _copied(self.inputs))))
         except Exception as error:
             return f"does not run ({type(error).__name__}: {error})"
         if len(got) != len(expected):
@@ -321,9 +336,7 @@ def _working_dtype(model: nn.Module) -> torch.dtype:
 
 
 def _prepared(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy in eval mode, in the dtype to compare in; of that dtype, parameters need no copies."""
-    if all(p.dtype == dtype for p in model.parameters() if p.is_floating_point()):
-        return reading_copy(model)
+    """A copy in eval mode, in the dtype to compare in."""
     return detached_copy(model).eval().to(dtype)
 
 
@@ -341,13 +354,6 @@ def _noise(example_inputs: Any, dtype: torch.dtype) -> Any:
 
 def _copied(inputs: Any) -> Any:
     return tree_map_only(Tensor, torch.clone, inputs)
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    leaves = tree_leaves(
-        output if not hasattr(output, "__dict__") or isinstance(output, Tensor) else vars(output)
-    )
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 def _identical(one: Any, other: Tensor) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from evoprune.errors import ScoringError
 from evoprune.expression.library import Function, resolve
 from evoprune.expression.tree import Expr
+from evoprune.pruning.inputs import usable_device
 from evoprune.pruning.sites import Site, find_sites
 from evoprune.scoring.arrays import random_scores
 from evoprune.scoring.data import Images, images_of
@@ -232,7 +233,7 @@ class _placed:
 
     def __init__(self, model: nn.Module, device: str | torch.device | None) -> None:
         self._model = model
-        wanted = torch.device(device) if device is not None else device_of(model)
+        wanted = usable_device(device) if device is not None else device_of(model)
         if wanted != device_of(model):
             self._model = copy.deepcopy(model).to(wanted)
 
