@@ -22,6 +22,7 @@ from evoprune.runs import work as works
 from evoprune.runs.executors import Executor
 from evoprune.runs.files import read_json, refusals_said
 from evoprune.runs.folder import RunFolder, now
+from evoprune.runs.journal import Record
 from evoprune.runs.work import Table, Work
 
 TICK = 0.25
@@ -69,8 +70,12 @@ class Desk:
 
     def enter(self, event: str, place: Place, **what: object) -> None:
         """Record something."""
+        self._ledger.enter(self.record(event, place, **what))
+
+    def record(self, event: str, place: Place, **what: object) -> Record:
+        """Something to enter, with the time."""
         record = {"event": event, "generation": place[0], "index": place[1], **what}
-        self._ledger.enter(record | {"at": now(), "elapsed": round(self.elapsed, 3)})
+        return record | {"at": now(), "elapsed": round(self.elapsed, 3)}
 
     def prepare(self, tasks: Sequence[str]) -> None:
         """Have tasks made ready: their data found, their base networks trained."""
@@ -126,21 +131,28 @@ class Desk:
         index = self._settings.names().index(work.task)
         self.enter("scored", (generation, index), task=work.task, scoring=work.key, functions=functions)
 
-    def evaluate(self, wanted: Mapping[str, tuple[Place, str, Score]], entered: Callable[[], None]) -> None:
-        """Have evaluations done, by key, on behalf of places; `entered` is called after each is recorded."""
+    def evaluate(
+        self, wanted: Mapping[str, tuple[Place, str, Score]], entered: Callable[[list[str]], None]
+    ) -> None:
+        """Have evaluations done, by key, on behalf of places; `entered` is told of those just recorded."""
         limit = self._settings.budget.evaluations
         keys = list(wanted)
         if limit is not None:
             keys = keys[: max(0, limit - len(self._ledger.outcomes))]
-        for work, result in self._done([self._evaluation(*wanted[key][1:]) for key in keys]):
-            place, _, score = wanted[work.key]
-            outcome = {"accuracy": result["accuracy"]} if result["ok"] else {"error": result["error"]}
-            seconds = round(result["seconds"], 3)
-            self.enter("evaluated", place, task=work.task, kept=work.key, seconds=seconds, **outcome)
-            if not result["ok"]:
-                self._say(f"an evaluation failed on {work.task} and counts as fitness 0: {result['error']}")
-                self._folder.say(f"it was that of {score.text}\n{result['traceback']}")
-            entered()
+        for batch in self._batches([self._evaluation(*wanted[key][1:]) for key in keys]):
+            records = []
+            for work, result in batch:
+                place, _, score = wanted[work.key]
+                outcome = {"accuracy": result["accuracy"]} if result["ok"] else {"error": result["error"]}
+                facts = {"task": work.task, "kept": work.key, "seconds": round(result["seconds"], 3)}
+                records.append(self.record("evaluated", place, **facts, **outcome))
+                if not result["ok"]:
+                    self._say(
+                        f"an evaluation failed on {work.task} and counts as fitness 0: {result['error']}"
+                    )
+                    self._folder.say(f"it was that of {score.text}\n{result['traceback']}")
+            self._ledger.enter(*records)
+            entered([work.key for work, _ in batch])
         if len(keys) < len(wanted):
             raise Stopped(f"the budget of {limit} evaluations is used up")
 
@@ -166,22 +178,33 @@ class Desk:
         return Work(kind, task, factory, options, threads=threads, seed=seed, limit=limit, **what)
 
     def _done(self, wanted: Sequence[Work]) -> Iterator[tuple[Work, Table]]:
+        """Work with its results, as they come."""
+        for batch in self._batches(wanted):
+            yield from batch
+
+    def _batches(self, wanted: Sequence[Work]) -> Iterator[list[tuple[Work, Table]]]:
         """Work with its results, as they come; what has a result already is not done again."""
+        there: list[tuple[Work, Table]] = []
         pending: dict[str, Work] = {}
         with refusals_said("writing down what is to be done"):
             for work in wanted:
                 result = works.result(self._folder.path, work.key)
                 if result is not None:
-                    yield work, result
+                    there.append((work, result))
                 else:
                     works.order(self._folder.path, work)
                     pending[work.key] = work
         self._executor.submit(list(pending))
+        if there:
+            yield there
         while pending:
             self.tick()
+            batch = []
             for key in self._executor.finished(TICK):
                 result = works.result(self._folder.path, key)
                 if result is None:
                     raise RunError(f"the result of {self._folder.evals / key} cannot be read")
-                yield pending.pop(key), result
+                batch.append((pending.pop(key), result))
+            if batch:
+                yield batch
         self.tick()

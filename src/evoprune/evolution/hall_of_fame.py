@@ -32,6 +32,10 @@ class HallOfFame:
             sizes.setdefault(each.individual.expr.size, each)
         return cls(tuple(distinct.values())[:SHOWN], tuple(sizes[size] for size in sorted(sizes)))
 
+    def joined_by(self, judged: Iterable[Judged]) -> HallOfFame:
+        """As if these had been judged, too."""
+        return HallOfFame.of((*self.fittest, *self.of_sizes, *judged))
+
     def text(self, tasks: Sequence[str]) -> str:
         """For people."""
         lines = ["The fittest", *_rows(self.fittest, tasks), "", "The fittest of every size"]

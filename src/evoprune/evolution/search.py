@@ -9,6 +9,7 @@ killed goes on as if it had not been.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,7 +18,7 @@ from typing import Any
 from evoprune.errors import RunError
 from evoprune.evolution.breeding import Brood
 from evoprune.evolution.comparison import Comparison, Row
-from evoprune.evolution.desk import FINALE, Desk, Stopped
+from evoprune.evolution.desk import FINALE, TICK, Desk, Stopped
 from evoprune.evolution.hall_of_fame import HallOfFame, percent
 from evoprune.evolution.ledger import Individual, Judged, Ledger, Place, Score
 from evoprune.evolution.selection import combined
@@ -79,11 +80,13 @@ class Run:
         self._executor = executor
         self._journal = journal
         self.ledger = Ledger.of(self._journal.records, self._journal)
+        self._hall = HallOfFame.of(self.ledger.judged.values())
         self._weights = settings.weights()
         self._nursery = Nursery(settings.variation)
         self._desk = Desk(folder, settings, self.ledger, executor, self.say)
         self._desk.tick = self._tick
         self._stop = ""
+        self._shown = float("-inf")
         self._closed = False
         self._now = 0
         self._wanted: dict[str, tuple[Place, str, Score]] = {}
@@ -92,7 +95,7 @@ class Run:
 
     def hall_of_fame(self) -> HallOfFame:
         """The best so far."""
-        return HallOfFame.of(self.ledger.judged.values())
+        return self._hall
 
     def say(self, text: str) -> None:
         """Tell people, and the log."""
@@ -196,18 +199,24 @@ class Run:
         saved = self._savings(members)
         waiting = {one.place: one for one in members if one.place not in self.ledger.judged}
         self._wanted = wanted = self._evaluations(waiting.values())
+        concerned: dict[str, list[Place]] = {}
+        for place, one in waiting.items():
+            for score in self._scores(one.expr).values():
+                concerned.setdefault(score.kept, []).append(place)
 
-        def settle() -> None:
+        def settle(places: Iterable[Place]) -> None:
             """Give a fitness to those of whom everything is known."""
-            for place, one in list(waiting.items()):
-                fitness = self._fitness(one.expr)
+            records = []
+            for place in places:
+                fitness = self._fitness(waiting[place].expr) if place in waiting else None
                 if fitness is not None:
                     del waiting[place]
-                    self._desk.enter("fitness", place, **fitness, saved=saved[place])
-            self._write_hall_of_fame()
+                    records.append(self._desk.record("fitness", place, **fitness, saved=saved[place]))
+            self.ledger.enter(*records)
+            self._write_hall_of_fame(self.ledger.judged[r["generation"], r["index"]] for r in records)
 
-        settle()
-        self._desk.evaluate(wanted, settle)
+        settle(list(waiting))
+        self._desk.evaluate(wanted, lambda keys: settle(place for key in keys for place in concerned[key]))
         generation = Generation(number, tuple(self.ledger.judged[one.place] for one in members))
         if len(self.ledger.generations) <= number:
             self._conclude(generation)
@@ -322,7 +331,7 @@ class Run:
         if wanted:
             self.say(f"comparing: {len(wanted)} evaluations that the evolution did not need")
         self._wanted = wanted
-        self._desk.evaluate(wanted, lambda: None)
+        self._desk.evaluate(wanted, lambda keys: None)
         rows = [Row("the best", str(best.individual.expr), best.fitness, best.accuracies)]
         for name, expr in rivals.items():
             judged = self._fitness(expr)
@@ -341,8 +350,12 @@ class Run:
             self.say(f"the run has ended: {reason}; {self._saved_text()}")
         self.ended = reason
 
-    def _write_hall_of_fame(self) -> None:
-        hall, tasks = self.hall_of_fame(), list(self._weights)
+    def _write_hall_of_fame(self, new: Iterable[Judged] = ()) -> None:
+        """Write it where those who are new change it."""
+        hall, tasks = self._hall.joined_by(new), list(self._weights)
+        if hall == self._hall and new:
+            return
+        self._hall = hall
         with refusals_said("writing the hall of fame"):
             write(self.folder.hall_of_fame, hall.text(tasks), sync=False)
             write(self.folder.hall_of_fame_csv, hall.csv(tasks), sync=False)
@@ -353,32 +366,35 @@ class Run:
         self.folder.say(text)
 
     def _tick(self) -> None:
-        """Called several times a second: show how the run stands, see whether to stop."""
-        best = self.ledger.best()
-        done = sum((task, key) in self.ledger.outcomes for key, (_, task, _) in self._wanted.items())
-        fitness = [one.fitness for place, one in self.ledger.judged.items() if place[0] == self._now]
-        population = self.settings.population
-        self._watch.show(
-            Status(
-                name=self.folder.name,
-                generation=min(self._now, population.generations - 1),
-                generations=population.generations,
-                best=None if best is None else best.fitness,
-                median=statistics.median(fitness) if fitness else None,
-                formula="" if best is None else str(best.individual.expr),
-                done=done,
-                wanted=len(self._wanted),
-                running=self._desk.running,
-                saved=self.ledger.savings.total(),
-                elapsed=self._desk.elapsed,
-                left=self._left(len(self._wanted) - done),
-            )
-        )
+        """Called whenever work has been done, and several times a second: see whether to stop."""
+        if time.monotonic() - self._shown >= TICK:
+            self._shown = time.monotonic()
+            self._watch.show(self._status())
         if self._stop:
             raise Stopped(self._stop)
         seconds = self.settings.budget.seconds
         if seconds is not None and self._desk.elapsed >= seconds:
             raise Stopped(f"the budget of {duration(seconds)} is used up")
+
+    def _status(self) -> Status:
+        best = self.ledger.best()
+        done = sum((task, key) in self.ledger.outcomes for key, (_, task, _) in self._wanted.items())
+        fitness = [one.fitness for place, one in self.ledger.judged.items() if place[0] == self._now]
+        population = self.settings.population
+        return Status(
+            name=self.folder.name,
+            generation=min(self._now, population.generations - 1),
+            generations=population.generations,
+            best=None if best is None else best.fitness,
+            median=statistics.median(fitness) if fitness else None,
+            formula="" if best is None else str(best.individual.expr),
+            done=done,
+            wanted=len(self._wanted),
+            running=self._desk.running,
+            saved=self.ledger.savings.total(),
+            elapsed=self._desk.elapsed,
+            left=self._left(len(self._wanted) - done),
+        )
 
     def _left(self, open_here: int) -> float | None:
         """Seconds that the rest may take, judged by the evaluations so far."""

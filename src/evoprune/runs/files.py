@@ -20,9 +20,9 @@ REFUSALS = frozenset(
 )
 
 
-def write_json(path: Path, table: Any) -> None:
+def write_json(path: Path, table: Any, *, sync: bool = True) -> None:
     """Plain values as one line of JSON, written aside and renamed."""
-    write(path, json.dumps(table, allow_nan=False, ensure_ascii=False) + "\n")
+    write(path, json.dumps(table, allow_nan=False, ensure_ascii=False) + "\n", sync=sync)
 
 
 def read_json(path: Path) -> Any | None:

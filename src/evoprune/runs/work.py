@@ -106,7 +106,8 @@ def order(folder: Path, work: Work) -> str:
     place = folder / "evals" / work.key
     place.mkdir(parents=True, exist_ok=True)
     if not (place / "work.json").exists():
-        write_json(place / "work.json", work.table())
+        # A scoring tells, for as long as its run, what was kept; other work can be written down anew.
+        write_json(place / "work.json", work.table(), sync=work.kind == SCORE)
     return work.key
 
 
