@@ -28,6 +28,9 @@ check: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/_operators.py
+	$(BIN)/python docs/_api.py
+	$(BIN)/python docs/_commands.py
+	$(BIN)/python docs/_reproducing.py
 	$(BIN)/python docs/_scoring_table.py
 
 # Every package at the version of constraints.txt, so that no install takes another torch.

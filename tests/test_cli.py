@@ -65,7 +65,7 @@ def test_the_help_of_a_command_teaches(name: str, capsys: Capture, monkeypatch: 
 
 @pytest.mark.parametrize("name", HOMES)
 def test_the_examples_of_a_command_are_calls_of_it(name: str) -> None:
-    _, examples = told(importlib.import_module(f"evoprune.commands.{HOMES[name]}").main)
+    _, examples = told(importlib.import_module(f"evoprune.commands.{HOMES[name]}").main, width=80)
     lines = examples.replace("\\\n", " ").splitlines()[1:]
     assert any(line.startswith(f"  evoprune {name}") for line in lines)
     for line in lines:

@@ -73,7 +73,7 @@ class Call:
 def parse(command: str, module: str, arguments: Sequence[str]) -> Call:
     """The call that the arguments describe; help and wrong usage end in SystemExit, as tyro does it."""
     main = import_module(f"evoprune.commands.{module}").main
-    about, examples = told(main)
+    about, examples = told(main, width=min(shutil.get_terminal_size().columns, 100))
     asks = any(word in ("-h", "--help") for word in arguments)
     if asks:
         print(about, end="\n\n")
@@ -93,11 +93,10 @@ def parse(command: str, module: str, arguments: Sequence[str]) -> Call:
     return call
 
 
-def told(main: Callable[..., None]) -> tuple[str, str]:
-    """What a command's docstring says it does, and its examples, for the terminal at hand."""
+def told(main: Callable[..., None], width: int) -> tuple[str, str]:
+    """What a command's docstring says it does, and its examples."""
     text = inspect.getdoc(main) or ""
     about, _, examples = text.partition("\nExamples:\n")
-    width = min(shutil.get_terminal_size().columns, 100)
     paragraphs = about.partition("\nArgs:\n")[0].strip().split("\n\n")
     shown = "\n\n".join(textwrap.fill(" ".join(each.split()), width) for each in paragraphs)
     return shown, "examples:\n" + textwrap.indent(textwrap.dedent(examples).strip("\n"), "  ")
