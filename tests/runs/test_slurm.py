@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import toys
+import trained
 from evoprune.errors import ConfigError, MissingExtraError, RunError
 from evoprune.runs import queue
 from evoprune.runs import work as works
@@ -22,7 +24,7 @@ from evoprune.runs.files import read_json, write_json
 from evoprune.runs.journal import Journal, comparable, read
 from evoprune.runs.queue import State, Unreachable
 from evoprune.runs.slurm import Cluster, Slurm
-from evoprune.runs.work import EVALUATE, SCORE, Work
+from evoprune.runs.work import EVALUATE, PREPARE, SCORE, Work
 
 KEEPS = [{"first": [0, 1, index], "second": [2, 3, 4]} for index in (2, 3, 4, 5)]
 
@@ -153,6 +155,30 @@ def test_a_job_that_always_dies_is_given_up_with_its_last_words(slurm: None, pla
     failed, fine = place.results(executor, bad, good)
     assert fine["ok"]
     assert "ended as FAILED" in failed["error"] and "given up after 2 attempts" in failed["error"]
+
+
+@pytest.mark.heavy
+def test_a_requeued_training_goes_on_from_its_last_epoch(
+    slurm: None, place: Place, pipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = place.driver()
+    prepared = Work(PREPARE, "digits", "trained:Digits")
+    executor.submit([works.order(place.folder, prepared)])
+    place.results(executor, prepared.key)
+    shared = place.folder / "tasks" / "digits"
+    with monkeypatch.context() as without:
+        without.delenv("TOY_PIPE")
+        kept = works.Kept(trained.Digits(shared).kept("l1").channels)
+        elsewhere = shutil.copytree(shared, place.folder / "elsewhere")
+        undisturbed = trained.Digits(elsewhere).evaluate(kept, 5)
+
+    work = Work(EVALUATE, "digits", "trained:Digits", kept=kept.table(), seed=5)
+    executor.submit([works.order(place.folder, work)])
+    disturb("out of time", *stalled(pipe))
+    (result,) = place.results(executor, work.key)
+    assert result["accuracy"] == undisturbed.accuracy
+    told = (shared / "epochs.txt").read_text().splitlines()
+    assert told == ["from 0", "epoch 1", "epoch 2", "from 2", "epoch 3", "epoch 4"]
 
 
 @pytest.mark.heavy
