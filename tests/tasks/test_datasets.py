@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 from itertools import pairwise
 from pathlib import Path
@@ -12,10 +13,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from evoprune.errors import ConfigError, DataError
 from evoprune.tasks import embedded, finding
-from evoprune.tasks.batches import Batches, HeldSplit, Normalisation, StreamedSplit, augmented, stream_order
+from evoprune.tasks.batches import (
+    Batches,
+    HeldSplit,
+    Normalisation,
+    StreamedSplit,
+    augmented,
+    pixels,
+    stream_order,
+)
 from evoprune.tasks.datasets import DataConfig, load_data, stratified
 
 
@@ -300,8 +310,52 @@ def test_a_damaged_image_is_named(tmp_path: Path) -> None:
         layouts.class_folders(tmp_path / split, {"a": 10, "b": 10})
     broken = tmp_path / "train" / "b" / "004.png"
     broken.write_bytes(broken.read_bytes()[:60])
-    with pytest.raises(DataError, match="image 14"):
+    with pytest.raises(DataError, match=r"train/b/004\.png: the image is damaged"):
         load_data(str(tmp_path))
+    broken.write_text("not an image")
+    with pytest.raises(DataError, match=r"train/b/004\.png: not an image of a known kind \(12 bytes\)"):
+        load_data(str(tmp_path))
+
+
+def test_a_class_without_images_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    layouts.class_folders(tmp_path, {"a": 10, "b": 10})
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "notes.txt").write_text("soon")
+    with pytest.raises(DataError, match="c holds no images"):
+        load_data(str(tmp_path))
+
+
+def test_files_that_are_no_images_are_left_out(tmp_path: Path) -> None:
+    layouts.class_folders(tmp_path, {"a": 10, "b": 10})
+    for name in ("notes.txt", ".hidden.png", "Thumbs.db"):
+        (tmp_path / "a" / name).write_text("x")
+    data = load_data(str(tmp_path))
+    assert len(data.train) + len(data.validation) + len(data.test) == 20
+
+
+def test_deep_grey_images_are_scaled_and_not_cut_off() -> None:
+    def encoded(array: np.ndarray, kind: str) -> bytes:
+        file = io.BytesIO()
+        Image.fromarray(array).save(file, kind)
+        return file.getvalue()
+
+    deep = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1024
+    assert np.array_equal(pixels(encoded(deep, "png"), (1, 8, 8), "x")[0], deep >> 8)
+    assert np.array_equal(pixels(encoded(deep, "png"), (3, 8, 8), "x")[2], deep >> 8)
+    assert np.array_equal(pixels(encoded(deep.astype(np.int32), "tiff"), (1, 8, 8), "x")[0], deep >> 8)
+    for wrong in (deep.astype(np.int32) * 100, deep.astype(np.float32)):
+        with pytest.raises(DataError, match="x: expected pixels of 8 or 16 bits, got"):
+            pixels(encoded(wrong, "tiff"), (1, 8, 8), "x")
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK"])
+def test_images_come_in_every_mode(mode: str, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number, array in enumerate(layouts.pictures(5, (8, 8, 3))):
+            image = Image.fromarray(array).convert(mode)
+            image.save(tmp_path / name / f"{number}.{'tiff' if mode == 'CMYK' else 'png'}")
+    assert load_data(str(tmp_path)).shape == (1 if mode in ("1", "L", "LA") else 3, 8, 8)
 
 
 @pytest.mark.parametrize(

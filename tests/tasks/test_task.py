@@ -408,6 +408,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("evoprune.networks:digits_nt", {}, "Did you mean 'digits_net'"),
         ("evoprune.networks:digits_net", {"width": 3}, r"options \{'width': 3\}.*it takes \(num_classes"),
         ("builtins:dict", {}, "gave dict, expected a torch.nn.Module"),
+        ("builtins:open", {"file": "/no/file"}, r"failed when it was built: FileNotFoundError"),
     ],
 )
 def test_a_factory_that_cannot_be_used_is_named(network: str, options: dict[str, int], says: str) -> None:

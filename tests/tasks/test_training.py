@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import os
 import re
 import signal
@@ -238,6 +239,12 @@ def test_a_loss_that_is_not_finite_stops_with_the_place(tmp_path: Path) -> None:
     ):
         train(network(), split(), wild, seed=0, folder=tmp_path)
     assert not (tmp_path / CHECKPOINT).exists()
+    broken = network()
+    torch.nn.init.constant_(next(broken.parameters()), math.nan)
+    with pytest.raises(
+        TrainingError, match="at batch 1, before any step was made: look at the network's weights"
+    ):
+        train(broken, split(), SGD, seed=0)
 
 
 def test_what_cannot_be_trained_is_refused() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from evoprune.errors import DataError
-from evoprune.tasks.sources import Integers, Rows, decode
+from evoprune.tasks.sources import Integers, Rows, decode, eight_bit
 
 Augmentation = Literal["none", "flip", "pad-crop", "pad-crop-flip", "resized-crop-flip"]
 Batch = tuple[Tensor, Tensor]
@@ -238,7 +238,7 @@ class _Decoder:
     def __getitem__(self, number: int) -> Batch:
         places = self.batches[number].tolist()
         images = [
-            pixels(content, self.shape, f"{self.rows.name}, image {row}", crop=self._crop(row))
+            pixels(content, self.shape, self.rows.where(row), crop=self._crop(row))
             for row, content in zip(places, self.rows.encoded(places), strict=True)
         ]
         return torch.from_numpy(np.stack(images)), torch.from_numpy(self.rows.labels[places])
@@ -288,7 +288,7 @@ def pixels(
 
     channels, height, width = shape
     try:
-        image = decode(content, where).convert("L" if channels == 1 else "RGB")
+        image = eight_bit(decode(content, where), where).convert("L" if channels == 1 else "RGB")
         if crop is not None:
             image = image.resize(
                 (width, height), resample=Resampling.BILINEAR, box=_random_box(image.size, crop)
@@ -302,9 +302,9 @@ def pixels(
             image = image.resize((wide, high), resample=Resampling.BILINEAR).crop(
                 (left, top, left + width, top + height)
             )
-    except (OSError, SyntaxError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
+    except DataError:
+        raise
+    except Exception as error:  # what a damaged file raises depends on where it is damaged
         raise DataError(f"{where}: the image is damaged: {error}") from None
     array = np.asarray(image, dtype=np.uint8)
     return array[None] if channels == 1 else np.ascontiguousarray(array.transpose(2, 0, 1))

@@ -44,7 +44,10 @@ def build(network: str, options: Mapping[str, Any]) -> nn.Module:
             f"network {network!r} cannot be called with the options {dict(options)}: {error}; "
             f"it takes {signature}"
         ) from None
-    made = factory(**options)
+    try:
+        made = factory(**options)
+    except Exception as error:  # whatever the factory's own code raises
+        raise ConfigError(f"network {network!r} failed when it was built: {error!r}") from error
     if not isinstance(made, nn.Module):
         raise ConfigError(f"network {network!r} gave {type(made).__name__}, expected a torch.nn.Module")
     return made

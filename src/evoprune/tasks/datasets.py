@@ -261,9 +261,9 @@ def _shape(rows: Rows, places: Integers, config: DataConfig, named: Named | None
         return channels, height, width
     sizes, grey = set(), True
     for place in places.tolist():
-        image = decode(rows.encoded([place])[0], f"{rows.name}, image {place}")
+        image = decode(rows.encoded([place])[0], rows.where(place))
         sizes.add(image.size)
-        grey = grey and image.mode in ("L", "1", "I", "I;16")
+        grey = grey and (image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I"))
     channels = 1 if grey else 3
     if config.image_size is not None:
         return channels, config.image_size, config.image_size
@@ -279,10 +279,10 @@ def _shape(rows: Rows, places: Integers, config: DataConfig, named: Named | None
 
 def _check_size(rows: Rows, places: Integers, shape: tuple[int, int, int]) -> None:
     for place in places.tolist():
-        size = decode(rows.encoded([place])[0], f"{rows.name}, image {place}").size
+        size = decode(rows.encoded([place])[0], rows.where(place)).size
         if size != (shape[2], shape[1]):
             raise DataError(
-                f"{rows.name}, image {place}: expected {shape[2]}×{shape[1]} pixels, "
+                f"{rows.where(place)}: expected {shape[2]}×{shape[1]} pixels, "
                 f"got {size[0]}×{size[1]}; image_size scales images"
             )
 
@@ -291,5 +291,5 @@ def _decoded(rows: Rows, places: Integers, shape: tuple[int, int, int]) -> torch
     """uint8 `[image, channel, y, x]`."""
     images: Any = np.empty((len(places), *shape), np.uint8)
     for number, place in enumerate(places.tolist()):
-        images[number] = pixels(rows.encoded([place])[0], shape, f"{rows.name}, image {place}")
+        images[number] = pixels(rows.encoded([place])[0], shape, rows.where(place))
     return torch.from_numpy(images)

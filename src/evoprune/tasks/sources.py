@@ -43,6 +43,9 @@ class Rows(Protocol):
     def encoded(self, rows: Sequence[int]) -> list[bytes]:
         """The image files of these rows, as bytes."""
 
+    def where(self, row: int) -> str:
+        """Which image that is, for a message."""
+
 
 class ParquetRows:
     """Rows of parquet files in the Hugging Face image layout: a struct{bytes, path} and a label column."""
@@ -83,6 +86,9 @@ class ParquetRows:
             group = int(np.searchsorted(self._starts, row, side="right")) - 1
             found.append(self._group(group)[int(row) - int(self._starts[group])])
         return found
+
+    def where(self, row: int) -> str:
+        return f"{self.name}, image {row}"
 
     def _group(self, number: int) -> list[bytes]:
         """The encoded images of one row group; the last few groups stay in memory."""
@@ -128,13 +134,19 @@ class HubRows:
             found.append(_bytes_of(part[int(row) - int(self._starts[number])][image], self.name))
         return found
 
+    def where(self, row: int) -> str:
+        return f"{self.name}, image {row}"
+
 
 class FolderRows:
     """Rows of a folder that has one folder per class, each full of image files."""
 
     def __init__(self, folder: Path, *, classes: Sequence[str] | None = None) -> None:
         self.name = folder.name
-        found = sorted(entry.name for entry in folder.iterdir() if _is_class_folder(entry))
+        folders = [
+            entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith((".", "__"))
+        ]
+        found = sorted(entry.name for entry in folders)
         self.classes = tuple(found if classes is None else classes)
         if set(found) - set(self.classes):
             raise DataError(
@@ -155,6 +167,9 @@ class FolderRows:
 
     def encoded(self, rows: Sequence[int]) -> list[bytes]:
         return [self._paths[int(row)].read_bytes() for row in rows]
+
+    def where(self, row: int) -> str:
+        return str(self._paths[row])
 
 
 def parquet_files(folder: Path, split: str, config: str = "") -> list[Path]:
@@ -253,5 +268,21 @@ def decode(content: bytes, where: str) -> Image:
         raise DataError(f"{where}: {NEEDS}") from None
     try:
         return Image.open(io.BytesIO(content))
-    except (UnidentifiedImageError, OSError) as error:
-        raise DataError(f"{where}: not an image: {error}") from None
+    except UnidentifiedImageError:
+        raise DataError(f"{where}: not an image of a known kind ({len(content)} bytes)") from None
+    except Exception as error:  # what a damaged file raises depends on where it is damaged
+        raise DataError(f"{where}: the image is damaged: {error}") from None
+
+
+def eight_bit(image: Image, where: str) -> Image:
+    """The image with pixels from 0 to 255; Pillow itself would cut deeper ones off at 255."""
+    if image.mode == "F":
+        raise DataError(f"{where}: expected pixels of 8 or 16 bits, got floating point numbers")
+    if not image.mode.startswith("I"):
+        return image
+    from PIL.Image import fromarray
+
+    deep = np.asarray(image)
+    if deep.min() < 0 or deep.max() >= 2**16:
+        raise DataError(f"{where}: expected pixels of 8 or 16 bits, got {deep.min()} to {deep.max()}")
+    return fromarray((deep >> 8).astype(np.uint8))

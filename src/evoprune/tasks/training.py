@@ -123,10 +123,10 @@ def train(
                 if (
                     device.type == "cpu" or step % 25 == 0
                 ):  # elsewhere a look at the loss waits for the device
-                    _check_finite(tally.loss, recipe, number, step)
+                    _check_finite(tally.loss, recipe, number, step, steps)
                 if watcher is not None:
                     watcher.step(number, step + 1, tally.means)
-            _check_finite(tally.loss, recipe, number, steps - 1)
+            _check_finite(tally.loss, recipe, number, steps - 1, steps)
         loss_mean, accuracy_mean = tally.means()
         rate = recipe.rate_at(number)
         result = Epoch(loss_mean, accuracy_mean, rate, seconds=time.monotonic() - started)
@@ -156,12 +156,14 @@ class _Tally:
         return self.loss.item() / self.images, self.right.item() / self.images
 
 
-def _check_finite(loss: Tensor, recipe: Recipe, epoch: int, step: int) -> None:
-    if not math.isfinite(loss.item()):
-        raise TrainingError(
-            f"the loss is {loss.item()} in epoch {epoch + 1} of {recipe.epochs}, at batch {step + 1}, with a "
-            f"learning rate of {recipe.rate_at(epoch):g}; a smaller rate, or warmup, usually helps"
-        )
+def _check_finite(loss: Tensor, recipe: Recipe, epoch: int, step: int, steps: int) -> None:
+    if math.isfinite(loss.item()):
+        return
+    told = f"the loss is {loss.item()} in epoch {epoch + 1} of {recipe.epochs}, at batch {step + 1}"
+    if epoch == step == 0:
+        raise TrainingError(f"{told}, before any step was made: look at the network's weights and the images")
+    rate = recipe.rate_at(epoch, step / steps)
+    raise TrainingError(f"{told}, with a learning rate of {rate:g}; a smaller rate, or warmup, usually helps")
 
 
 def _check_outputs(outputs: Tensor, split: Split) -> None:
