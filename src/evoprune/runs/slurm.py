@@ -135,7 +135,7 @@ class Slurm:
         self._sent: dict[str, _Sent] = {}
         self._waiting: list[str] = []
         self._failures: dict[str, int] = {}
-        self._next_look = 0.0
+        self._next_look = self._next_read = 0.0
         self._told: set[str] = set()
         self._earlier = self._jobs_of_earlier_drivers()
 
@@ -144,7 +144,6 @@ class Slurm:
         self._sent |= {key: _Sent(job) for key, job in found.items()}
         if found:
             self._say(f"{_jobs(found.values())} of an earlier driver: picked up")
-            self._next_look = 0.0
         self._waiting += [key for key in keys if key not in found]
         self._send()
 
@@ -154,15 +153,17 @@ class Slurm:
 
     def finished(self, timeout: float) -> list[str]:
         end = time.monotonic() + timeout
-        while True:
-            done = self._with_results()
-            if not done and time.monotonic() >= self._next_look:
-                self._look()
-                done = self._with_results()
-            left = end - time.monotonic()
-            if done or left <= 0 or not (self._sent or self._waiting):
+        while self._sent or self._waiting:
+            if done := self._with_results():
                 return done
+            if time.monotonic() >= self._next_look:
+                self._look()
+                continue  # some may have ended without a result
+            left = end - time.monotonic()
+            if left <= 0:
+                break
             time.sleep(min(STEP, left))
+        return []
 
     def close(self) -> None:
         live = [sent.job for sent in self._sent.values() if sent.state.live]
@@ -175,9 +176,14 @@ class Slurm:
         self._waiting.clear()
 
     def _with_results(self) -> list[str]:
+        """Those with a result by now; asked for less often where the disk takes long to answer."""
+        begun = time.monotonic()
+        if begun < self._next_read:
+            return []
         done = [key for key in self._sent if works.result(self._folder, key) is not None]
         for key in done:
             del self._sent[key]
+        self._next_read = time.monotonic() + 10 * (time.monotonic() - begun)
         return done
 
     def _jobs_of_earlier_drivers(self) -> dict[str, str]:
@@ -217,7 +223,7 @@ class Slurm:
             self._record(SUBMITTED, name=name, jobs=jobs)
             self._sent |= {key: _Sent(job) for key, job in zip(keys, jobs, strict=True)}
             del self._waiting[:ARRAY]
-        self._next_look = time.monotonic() + self._cluster.poll
+            self._next_look = time.monotonic() + self._cluster.poll
 
     def _sbatch(self, name: str, keys: Sequence[str]) -> list[str]:
         with refusals_said("writing SLURM jobs"):
