@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +43,39 @@ def test_torch_is_not_imported_where_it_is_not_needed(code: str) -> None:
         check=True,
         capture_output=True,
     )
+
+
+def _export(folder: Path) -> object:
+    import torch
+
+    network = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 1), torch.nn.Conv2d(4, 2, 1))
+    return evoprune.prune(network, "l1", example_inputs=torch.ones(1, 1, 4, 4), ratio=0.5).export_onnx(folder)
+
+
+@pytest.mark.parametrize(
+    ("extra", "module", "use"),
+    [
+        ("data", "datasets", lambda folder: evoprune.Task.from_spec("lenet5-mnist").data),
+        ("onnx", "onnx", _export),
+        ("pandas", "pandas", lambda folder: evoprune.Scores({}, {}, 0, 0).to_pandas()),
+        ("report", "matplotlib", lambda folder: import_module("evoprune.report.figures").plane()),
+        ("sklearn", "sklearn", lambda folder: import_module("evoprune.integrations.sklearn")),
+    ],
+)
+def test_what_needs_an_extra_says_which(
+    extra: str,
+    module: str,
+    use: Callable[[Path], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("EVOPRUNE_DATA", raising=False)
+    monkeypatch.delitem(sys.modules, "evoprune.integrations.sklearn", raising=False)
+    for name in [each for each in sys.modules if each.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(errors.MissingExtraError, match=rf"pip install 'evoprune\[{extra}\]'"):
+        use(tmp_path / "it")
 
 
 def test_every_error_derives_from_one() -> None:

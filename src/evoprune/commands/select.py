@@ -50,7 +50,7 @@ def main(
     """
     from evoprune.expression.library import resolve
     from evoprune.files import write
-    from evoprune.report.figures import save
+    from evoprune.report.figures import plane, save
     from evoprune.report.pixels import selection
     from evoprune.scoring.features import check_reads_features, score_features
 
@@ -58,6 +58,7 @@ def main(
         raise ConfigError("--functions needs at least one function")
     if sample < 2:
         raise ConfigError(f"--sample must be 2 or more, got {sample}")
+    plane()  # without the extra this fails, and nothing is scored for it
     chosen = list({found.name: found for found in map(resolve, functions)}.values())
     for function in chosen:
         check_reads_features(function)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from evoprune.errors import NetworkError
+from evoprune.errors import MissingExtraError, NetworkError
 from evoprune.pruning.follow import call_network, detached_copy, untouched_randomness
 
 TOLERANCE = 1e-4
@@ -46,9 +46,7 @@ def export_onnx(network: nn.Module, example_inputs: Any, path: str | Path, *, ch
         import onnxruntime
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise NetworkError(
-            f"exporting to ONNX needs the extra: pip install 'evoprune[onnx]' ({error})"
-        ) from error
+        raise MissingExtraError("exporting to ONNX", "onnx") from error
     model = detached_copy(network).eval()
     generator = torch.Generator().manual_seed(0)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from evoprune.errors import ScoringError
+from evoprune.errors import MissingExtraError, ScoringError
 from evoprune.expression.library import Function, resolve
 from evoprune.expression.tree import Expr
 from evoprune.pruning.inputs import usable_device
@@ -92,7 +92,7 @@ class Scores(Mapping[str, Mapping[str, Tensor]]):
         try:
             import pandas
         except ImportError:
-            raise ScoringError("to_pandas needs pandas: pip install 'evoprune[pandas]'") from None
+            raise MissingExtraError("to_pandas", "pandas") from None
         return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
 
     def to_csv(self, path: str | Path | None = None) -> str:

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TypeGuard
 
 from evoprune.config import unknown_key
-from evoprune.errors import DataError, DataNameError
+from evoprune.errors import DataError, DataNameError, MissingExtraError
 from evoprune.tasks.batches import Normalisation
 from evoprune.tasks.sources import (
-    NEEDS,
     FolderRows,
     HubRows,
     ParquetRows,
@@ -147,7 +146,8 @@ def _hub_rows(name: str, parts: tuple[str, ...], label: str, root: Path | None) 
     try:
         import datasets
     except ImportError:
-        raise DataError(f"data set {name!r} was not found {looked}, and {NEEDS}") from None
+        what = f"data set {name!r} was not found {looked}, and fetching it"
+        raise MissingExtraError(what, "data") from None
     try:
         if not Path(named.hub).is_dir():
             _check_network(named.hub)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from evoprune.errors import DataError
+from evoprune.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,7 +29,6 @@ Integers = npt.NDArray[np.int64]
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "labels")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-NEEDS = "reading images needs the extra `data`: pip install 'evoprune[data]'"
 
 
 class Rows(Protocol):
@@ -224,7 +223,7 @@ def _open_parquet(file: Path) -> Any:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise DataError(f"{file}: {NEEDS}") from None
+        raise MissingExtraError(f"reading {file}", "data") from None
     try:
         return parquet.ParquetFile(file)
     except (pyarrow.ArrowException, OSError) as error:
@@ -265,7 +264,7 @@ def decode(content: bytes, where: str) -> Image:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
-        raise DataError(f"{where}: {NEEDS}") from None
+        raise MissingExtraError(f"reading {where}", "data") from None
     try:
         return Image.open(io.BytesIO(content))
     except UnidentifiedImageError:
