@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 import traceback
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsFloat
 
 from evoprune import config
 from evoprune.errors import ConfigError, EvopruneError, RunError
@@ -30,6 +31,9 @@ from evoprune.runs.files import REFUSALS, read_json, write_json
 Table = dict[str, Any]
 
 PREPARE, SCORE, EVALUATE = "prepare", "score", "evaluate"
+
+SAID = 2_000
+"""How much of an error's message is told; all of it is in the traceback."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,7 @@ class Bench:
             raise RunError(f"there is no work {key} in {self.folder}")
         work = Work.of(table)
         started = time.monotonic()
+        process = os.getpid()
         try:
             task = self._task(work)
             begun()
@@ -158,6 +163,9 @@ class Bench:
             if work.kind != PREPARE and work.task not in self._tasks:
                 raise RunError(f"the task {work.task} cannot be built: {said(error)}") from error
             outcome = {"ok": False, **_failure(error)}
+        finally:
+            if os.getpid() != process:  # a child that the task forked, and that is not to go on as its parent
+                os._exit(1)
         _conclude(self.folder, key, outcome, time.monotonic() - started)
 
     def _task(self, work: Work) -> Task:
@@ -212,6 +220,8 @@ def use_threads(count: int) -> None:
 def said(error: BaseException) -> str:
     """An error in a line."""
     text = str(error).strip() or "no message"
+    if len(text) > SAID:
+        text = f"{text[:SAID]} …"
     return text if isinstance(error, EvopruneError) else f"{type(error).__name__}: {text}"
 
 
@@ -222,7 +232,8 @@ def _outcome(work: Work, task: Task) -> Table:
     if work.kind == SCORE:
         return {"functions": [_kept_by(task, function) for function in work.functions]}
     accuracy = task.evaluate(Kept.of(work.kept), work.seed).accuracy
-    if not (isinstance(accuracy, (int, float)) and 0 <= accuracy <= 1):
+    # NumPy's and PyTorch's numbers are numbers, too.
+    if not (isinstance(accuracy, SupportsFloat) and 0 <= float(accuracy) <= 1):
         raise ValueError(f"the task {work.task} gave the accuracy {accuracy!r}, expected 0 to 1")
     return {"accuracy": float(accuracy)}
 
@@ -239,8 +250,10 @@ def _failure(error: BaseException) -> Table:
     """What went wrong in a task; raised again where the machine refused."""
     if isinstance(error, RunError) or (isinstance(error, OSError) and error.errno in REFUSALS):
         raise error
-    return {"error": said(error), "traceback": "".join(traceback.format_exception(error))}
+    told = {"error": said(error), "traceback": "".join(traceback.format_exception(error))}
+    # Half a surrogate pair, as in the names of odd files, is nothing that can be written down.
+    return {name: text.encode("utf-8", "backslashreplace").decode() for name, text in told.items()}
 
 
 def _plain(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    return float(value) if isinstance(value, SupportsFloat) and math.isfinite(float(value)) else None

@@ -1,7 +1,7 @@
 """A worker process: `python -m evoprune.runs.worker FOLDER`, started by `executors.Local`.
 
 It reads keys from standard input, a line each, carries the work out and answers with a line of JSON. It ends
-with its driver, however that one ended. Whatever a task prints goes to standard error.
+with its driver, however that one ended. Whatever a task prints goes to standard error, and it has no input.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 from evoprune.runs.work import Bench, said
 
@@ -23,8 +24,10 @@ def main(folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    orders = os.fdopen(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     keys: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(keys,), daemon=True).start()
+    threading.Thread(target=_listen, args=(orders, keys), daemon=True).start()
     bench = Bench(folder)
 
     def answer(key: str, **what: str) -> None:
@@ -39,8 +42,8 @@ def main(folder: Path) -> None:
             answer(key, says="refused", why=said(error))
 
 
-def _listen(keys: queue.SimpleQueue[str]) -> None:
-    for line in sys.stdin:
+def _listen(orders: TextIO, keys: queue.SimpleQueue[str]) -> None:
+    for line in orders:
         keys.put(line.strip())
     os._exit(0)  # the driver is gone: nobody waits for what is being evaluated
 
