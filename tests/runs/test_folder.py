@@ -62,6 +62,22 @@ def test_runs_are_listed_and_found_by_name_or_path(tmp_path: Path) -> None:
     assert find(tmp_path, "a").path == find(Path("elsewhere"), str(tmp_path / "a")).path
     with pytest.raises(RunError, match=r"there is no run 'c'.*b, a"):
         find(tmp_path, "c")
+    (tmp_path / "a" / "config.toml").unlink()
+    assert names(tmp_path) == ["a", "b"], "a run that lacks something is listed all the same"
+
+
+def test_a_place_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, **more: object) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    for doing in (
+        lambda: find(tmp_path, "it"),
+        lambda: made(tmp_path, "it"),
+        lambda: next_name(tmp_path, "it"),
+    ):
+        with pytest.raises(RunError, match="Permission denied"):
+            doing()
 
 
 def test_a_made_up_name_is_free(tmp_path: Path) -> None:

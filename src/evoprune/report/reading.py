@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,9 +68,9 @@ def view(folder: RunFolder) -> RunView:
     elif ledger.ended and ledger.ended_after == judged - 1:
         state = "ended"
     log: tuple[str, ...] = ()
-    if state != "ended" and folder.log.is_file():
-        lines = folder.log.read_text("utf-8", errors="replace").splitlines()
-        log = tuple(lines[-LOG_LINES:])
+    if state != "ended":
+        with suppress(OSError):  # a log that is gone, or may not be read, tells nothing
+            log = tuple(folder.log.read_text("utf-8", errors="replace").splitlines()[-LOG_LINES:])
     return RunView(
         name=folder.name,
         path=folder.path,

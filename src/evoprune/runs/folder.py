@@ -81,14 +81,16 @@ def create(runs: Path, name: str, config: str, *, about: dict[str, object]) -> R
             "underscores, the first a letter or a digit"
         )
     path = runs / name
+    making = f"making the folder of the run {name!r} in {runs.absolute()}"
     taken = RunNameError(
         f"there is already a run {name!r} in {runs}; go on with it: evoprune resume {name}. "
         "Or give the new one another name with --name"
     )
-    if path.exists():
-        raise taken
+    with refusals_said(making):
+        if path.exists():
+            raise taken
     aside = runs / f".{name}.{os.getpid()}.new"
-    with refusals_said(f"making the folder of the run {name!r} in {runs.absolute()}"):
+    with refusals_said(making):
         runs.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             shutil.rmtree(aside)
@@ -112,8 +114,9 @@ def create(runs: Path, name: str, config: str, *, about: dict[str, object]) -> R
 def find(runs: Path, name: str) -> RunFolder:
     """A run by its name, or by the path of its folder."""
     for path in (runs / name, Path(name)):
-        if (path / "journal.jsonl").is_file():
-            return RunFolder(path)
+        with refusals_said(f"looking for the run {name!r}"):
+            if (path / "journal.jsonl").is_file():
+                return RunFolder(path)
     there = names(runs)
     listed = ", ".join(there) if there else "none"
     close = difflib.get_close_matches(name, there, n=1)
@@ -123,16 +126,25 @@ def find(runs: Path, name: str) -> RunFolder:
 
 def names(runs: Path) -> list[str]:
     """The runs there are, the latest last."""
-    found = [path.parent for path in runs.glob("*/journal.jsonl") if not path.parent.name.startswith(".")]
-    return [path.name for path in sorted(found, key=lambda path: (path / "config.toml").stat().st_mtime)]
+    found = [path for path in runs.glob("*/journal.jsonl") if not path.parent.name.startswith(".")]
+    return [path.parent.name for path in sorted(found, key=_begun)]
+
+
+def _begun(journal: Path) -> tuple[float, str]:
+    """When a run began, to sort by; a folder that lacks something is a run all the same."""
+    try:
+        return (journal.with_name("config.toml").stat().st_mtime, journal.parent.name)
+    except OSError:
+        return (0.0, journal.parent.name)
 
 
 def next_name(runs: Path, stem: str) -> str:
     """`stem-1`, or the next number that is free."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "run"
     number = 1
-    while (runs / f"{stem}-{number}").exists():
-        number += 1
+    with refusals_said(f"looking for a name in {runs.absolute()}"):
+        while (runs / f"{stem}-{number}").exists():
+            number += 1
     return f"{stem}-{number}"
 
 
