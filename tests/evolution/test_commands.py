@@ -99,6 +99,22 @@ def test_a_taken_name_and_a_fresh_one(evoprune: Evoprune, capsys: pytest.Capture
         assert f"runs/toy-{number}" in capsys.readouterr().out
 
 
+def test_a_run_that_broke_or_used_up_its_budget_says_how_it_goes_on(
+    evoprune: Evoprune, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "toy.toml").write_text(CONFIG.format(options='trouble = "disk full until"'))
+    elsewhere = ["--runs", "my runs", "--executor", "inline"]
+    assert evoprune("evolve", "toy.toml", "--name", "it", *elsewhere) == FAILED
+    said = capsys.readouterr().err
+    assert "No space left on device" in said
+    assert "to go on: evoprune resume it --runs 'my runs'" in said
+    (tmp_path / "my runs" / "it" / "tasks" / "a" / "space").touch()
+    assert evoprune("resume", "it", *elsewhere, "--set", "budget.evaluations=5") == OK
+    assert "next:  evoprune resume it --set budget.evaluations=10 --runs 'my runs'" in capsys.readouterr().out
+    assert evoprune("resume", "it", "--set", "budget.evaluations=10", *elsewhere) == OK
+    assert "the budget of 10 evaluations is used up" in capsys.readouterr().out
+
+
 def test_presets_are_listed(evoprune: Evoprune, capsys: pytest.CaptureFixture[str]) -> None:
     assert evoprune("evolve", "--list") == OK
     assert "demo  " in capsys.readouterr().out

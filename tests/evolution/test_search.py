@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -410,6 +412,42 @@ def test_a_torn_last_line_is_dropped_and_said(tmp_path: Path) -> None:
     assert lines(run) == expected
 
 
+def test_what_was_kept_is_asked_for_again_where_its_record_is_gone(tmp_path: Path) -> None:
+    whole = evolved(tmp_path / "whole")
+    run = evolved(tmp_path, overrides=["budget.evaluations=13"])
+    done = Counter(toys.calls(run.folder.path))
+    shutil.rmtree(run.folder.evals)
+    again = evoprune.resume("it", runs=tmp_path, overrides=["budget.evaluations="])
+    list(again)
+    assert lines(again) == lines(whole)
+    assert not done & (Counter(toys.calls(run.folder.path)) - done), "what is recorded is not done again"
+    assert "is gone: " in run.folder.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("seed = 0", "seed = 4", "seed was 0 and is 4"),
+        ("tournament = 3", "tournament = 2", "population.tournament was 3 and is 2"),
+        (
+            'combine = "geometric"',
+            'combine = "geometric"\nalpha = 0.3',
+            "fitness.alpha was not set and is 0.3",
+        ),
+        ("seed = 1", "seed = 2", "tasks.1.options.seed was 1 and is 2"),
+    ],
+)
+def test_a_configuration_that_was_edited_is_refused(tmp_path: Path, old: str, new: str, says: str) -> None:
+    run = evolved(tmp_path, overrides=["budget.evaluations=13"])
+    text = run.folder.config.read_text()
+    assert old in text
+    run.folder.config.write_text(text.replace(old, new))
+    with pytest.raises(RunError, match=f"was changed since the run began.*{re.escape(says)}"):
+        evoprune.resume("it", runs=tmp_path)
+    run.folder.config.write_text(text.replace("evaluations = 13", "evaluations = 14"))
+    evoprune.resume("it", runs=tmp_path).close()  # no result depends on it
+
+
 def test_what_is_recorded_needs_no_files(tmp_path: Path) -> None:
     run = evoprune.evolve(two(), name="it", runs=tmp_path)
     next(iter(run))
@@ -458,6 +496,25 @@ def test_patience_and_a_fitness_that_is_enough_end_a_run(tmp_path: Path) -> None
     easy = evolved(tmp_path / "easy", overrides=["budget.fitness=0.4"])
     assert easy.ended == "the best has reached 40.00"
     assert len(easy.ledger.generations) == 1
+
+
+def test_a_run_that_has_ended_early_stays_ended_when_it_is_resumed(tmp_path: Path) -> None:
+    overrides = ["population.generations=60", "budget.patience=3"]
+    whole = evolved(tmp_path, overrides=overrides)
+    expected, ended = lines(whole), whole.folder.journal.read_bytes()
+    assert len(whole.ledger.generations) > 1
+    assert list(evoprune.resume("it", runs=tmp_path)) == []
+    assert whole.folder.journal.read_bytes() == ended
+    # Killed between the last generation's record and the end, it ends after the same generation.
+    kept = ended[: ended.rindex(b'{"event": "end"')]
+    whole.folder.journal.write_bytes(kept)
+    again = evoprune.resume("it", runs=tmp_path)
+    assert list(again) == []
+    assert lines(again) == expected
+    assert summary(again.folder).state == "ended"
+    fewer = evoprune.resume("it", runs=tmp_path, overrides=["population.generations=2"])
+    assert list(fewer) == []
+    assert summary(fewer.folder).state == "ended"
 
 
 def test_a_run_is_stopped_from_outside_and_goes_on(tmp_path: Path) -> None:

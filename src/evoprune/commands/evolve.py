@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from evoprune.commands._parsing import Flag, plain, print_json
+from evoprune.errors import RunError
 from evoprune.runs.folder import RUNS
 
 if TYPE_CHECKING:
@@ -91,9 +93,12 @@ def find_own_modules() -> None:
 def carry_on(run: Run, json: bool = False) -> None:
     """Work until the run ends or is stopped, and say what came of it."""
     print(f"run {run.folder.name} in {run.folder.path}", file=sys.stderr)
-    with run, interruptible(run):
-        for _ in run:
-            pass
+    try:
+        with run, interruptible(run):
+            for _ in run:
+                pass
+    except RunError as error:
+        raise RunError(f"{error}\nwhat is recorded is kept; to go on: {resuming(run)}") from error
     if json:
         from evoprune.evolution.summary import summary
 
@@ -135,7 +140,7 @@ def ending(run: Run) -> str:
         ]
     lines.append(f"run:   {path} ({run.ended})")
     if run.comparison is None:
-        lines.append(f"next:  evoprune resume {run.folder.name}{elsewhere(path.parent)}")
+        lines.append(f"next:  {resuming(run)}")
     else:
         best = hall.fittest[0].individual.expr
         lines.append(f"best:  {best}")
@@ -153,6 +158,11 @@ def next_command(run: Run, best: Expr) -> str:
     )
 
 
-def elsewhere(runs: Path) -> str:
-    """The option that is needed where runs are not kept in the usual place."""
-    return "" if runs == RUNS else f" --runs {runs}"
+def resuming(run: Run) -> str:
+    """The command that goes on with a run."""
+    words = ["evoprune", "resume", run.folder.name]
+    if run.setting:
+        words += ["--set", run.setting]
+    if run.folder.path.parent != RUNS:
+        words += ["--runs", str(run.folder.path.parent)]
+    return shlex.join(words)

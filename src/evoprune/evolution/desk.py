@@ -34,7 +34,12 @@ PREPARING, FINALE = -1, -2
 
 
 class Stopped(Exception):
-    """The run stops early, with the reason; it can be resumed."""
+    """The run stops early, with the reason; it can be resumed, by some only with other settings."""
+
+    def __init__(self, reason: str, *, setting: str = "") -> None:
+        super().__init__(reason)
+        self.setting = setting
+        """An assignment with which a resumed run goes on."""
 
 
 class Desk:
@@ -154,16 +159,25 @@ class Desk:
             self._ledger.enter(*records)
             entered([work.key for work, _ in batch])
         if len(keys) < len(wanted):
-            raise Stopped(f"the budget of {limit} evaluations is used up")
+            more = f"budget.evaluations={2 * (limit or 0)}"
+            raise Stopped(f"the budget of {limit} evaluations is used up", setting=more)
 
     def _evaluation(self, task: str, score: Score) -> Work:
         """The evaluation of what a function keeps on a task."""
         place = self._folder.evals / score.scoring
         order, result = read_json(place / "work.json"), read_json(place / "result.json")
         if order is None or result is None:
-            raise RunError(f"{place} is gone, though the journal speaks of it; restore it to go on")
+            self._say(f"{place} is gone: {task} is asked again what {score.text} keeps")
+            ((work, result),) = self._done([self._work(works.SCORE, task, functions=(score.text,))])
+            order = work.table()
         kept = result["functions"][order["functions"].index(score.text)] if result["ok"] else result
-        return self._work(works.EVALUATE, task, kept=kept)
+        evaluation = self._work(works.EVALUATE, task, kept=kept) if "channels" in kept else None
+        if evaluation is None or evaluation.key != score.kept:
+            raise RunError(
+                f"on {task}, {score.text} does not keep the channels any more that the journal speaks of; "
+                "results of the two do not mix"
+            )
+        return evaluation
 
     def _work(self, kind: str, task: str, **what: Any) -> Work:
         factory, options = self._settings.choice(task).source(self._settings.run.device)

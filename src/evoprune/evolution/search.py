@@ -72,6 +72,8 @@ class Run:
         self.settings = settings
         self.ended = ""
         """Why it ended or stopped; empty while it runs."""
+        self.setting = ""
+        """An assignment with which a run goes on that has stopped; empty where none is needed."""
         self.interrupted = False
         self.comparison: Comparison | None = None
         """The best beside SOAP, once the run has ended."""
@@ -127,12 +129,13 @@ class Run:
                 generation = self._judged(number, self._members(number))
                 if not judged_before:
                     yield generation
-                reason = self._enough()
+                # Where a later generation is recorded already, this one was not enough.
+                reason = self._enough() if len(self.ledger.generations) <= number + 1 else ""
                 if reason:
                     break
-            self._finish(number, reason or "all generations are judged")
+            self._finish(reason or "all generations are judged")
         except Stopped as stopped:
-            self.ended = str(stopped)
+            self.ended, self.setting = str(stopped), stopped.setting
             self._note(self.ended)
         finally:
             self.close()
@@ -313,8 +316,9 @@ class Run:
             return f"{patience} generations brought no better best"
         return ""
 
-    def _finish(self, last: int, reason: str) -> None:
+    def _finish(self, reason: str) -> None:
         """The best beside every function of SOAP on the same tasks, and before the judges."""
+        last = len(self.ledger.generations) - 1
         best = self.hall_of_fame().fittest[0]
         rivals = {name: expr for name in SOAP if (expr := functions[name].expr) is not None}
         self._desk.score(FINALE, list(rivals.values()), list(self._weights))
@@ -374,7 +378,8 @@ class Run:
             raise Stopped(self._stop)
         seconds = self.settings.budget.seconds
         if seconds is not None and self._desk.elapsed >= seconds:
-            raise Stopped(f"the budget of {duration(seconds)} is used up")
+            more = f"budget.seconds={2 * seconds:g}"
+            raise Stopped(f"the budget of {duration(seconds)} is used up", setting=more)
 
     def _status(self) -> Status:
         best = self.ledger.best()

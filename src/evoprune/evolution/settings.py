@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evoprune import config
-from evoprune.errors import ConfigError, ExpressionError
+from evoprune.errors import ConfigError, ExpressionError, RunError
 from evoprune.evolution.variation import Variation
 from evoprune.expression.library import resolve
 from evoprune.runs.executors import gpus_here
@@ -294,6 +294,40 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> config.Table:
 def build(source: Mapping[str, Any], overrides: Iterable[str] = ()) -> Settings:
     """Settings from a table and assignments like `population.size=20`."""
     return config.build(Settings, config.override(source, overrides))
+
+
+def lasting(settings: Settings) -> config.Table:
+    """What results depend on, and what a run therefore keeps to: a table without what may be set anew."""
+    return config.override(config.to_table(settings), [f"{key}=" for key in ("about", *CHANGEABLE)])
+
+
+def check_lasting(began: Mapping[str, Any], settings: Settings, where: Path) -> None:
+    """Refuse settings other than those that a run began with (from `lasting`): a file was edited."""
+    # Built anew, so that settings which did not exist then have their defaults; whether the numbers of a
+    # population fit together depends on its generations.
+    generations = {"population": {"generations": settings.population.generations}}
+    then, now = (_flat(lasting(each)) for each in (build(_merged(began, generations)), settings))
+    changed = [
+        f"{key} was {then.get(key, 'not set')} and is {now.get(key, 'not set')}"
+        for key in sorted({*then, *now})
+        if then.get(key) != now.get(key)
+    ]
+    if changed:
+        raise RunError(
+            f"{where} was changed since the run began, and its results depend on that: {'; '.join(changed)}. "
+            "Change it back to go on, or start another run"
+        )
+
+
+def _flat(table: Any, place: str = "") -> dict[str, Any]:
+    """Plain values by their dotted keys."""
+    if isinstance(table, Mapping):
+        inner = table.items()
+    elif isinstance(table, list) and any(isinstance(entry, Mapping) for entry in table):
+        inner = {str(i): entry for i, entry in enumerate(table)}.items()
+    else:
+        return {place: table}
+    return {k: v for key, entry in inner for k, v in _flat(entry, f"{place}.{key}".strip(".")).items()}
 
 
 def rebuilt(path: Path, overrides: Sequence[str]) -> Settings:

@@ -19,7 +19,7 @@ from evoprune.runs import folder as folders
 from evoprune.runs.executors import Executor, Inline, Local
 from evoprune.runs.files import refusals_said
 from evoprune.runs.folder import Lock, RunFolder
-from evoprune.runs.journal import Journal
+from evoprune.runs.journal import SETTINGS, Journal, read
 from evoprune.runs.slurm import Slurm, submitit
 from evoprune.runs.work import Task
 
@@ -67,7 +67,11 @@ def evolve(
         runs,
         name or folders.next_name(runs, stem),
         config.dump(settings),
-        about={"version": __version__, "seed": settings.seed},
+        about={
+            "version": __version__,
+            "seed": settings.seed,
+            SETTINGS: of_settings.lasting(settings),
+        },
     )
     return _opened(folder, settings, Lock(folder), tasks, watch)
 
@@ -88,6 +92,9 @@ def resume(
     """
     folder = folders.find(Path(runs), name)
     settings = of_settings.rebuilt(folder.config, overrides)
+    began = next((record for record in read(folder.journal).records), {})
+    if SETTINGS in began:
+        of_settings.check_lasting(began[SETTINGS], settings, folder.config)
     _check_objects(settings, tasks)
     lock = Lock(folder)
     if overrides:

@@ -24,6 +24,7 @@ from evoprune.expression.tree import Expr
 from evoprune.report import charts, summaries
 from evoprune.report.mathml import mathml
 from evoprune.report.reading import RunView
+from evoprune.runs.journal import SETTINGS
 
 SHOWN_ERRORS = 20
 """How many different failures are listed."""
@@ -327,7 +328,7 @@ def _troubles(run: RunView) -> str:
 
 
 def _environment(run: RunView) -> str:
-    skipped = {"event", "generation", "index"}
+    skipped = {"event", "generation", "index", SETTINGS}  # the configuration is shown below
     rows = [
         [escape(key), escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))]
         for key, value in run.about.items()

@@ -24,8 +24,11 @@ from evoprune.runs.files import refusals_said
 
 Record = dict[str, Any]
 
-TIMES = frozenset({"at", "seconds", "elapsed"})
-"""The keys that two equal runs may differ in."""
+SETTINGS = "settings"
+"""The key in the first record of the settings that a run keeps to."""
+
+MAY_DIFFER = frozenset({"at", "seconds", "elapsed", SETTINGS})
+"""The keys that two equal runs may differ in: times, and settings, since tasks' options hold paths."""
 
 NOTE = "note"
 """The event that only tells: of a worker that died, of an interruption."""
@@ -141,9 +144,9 @@ class Journal:
 
 
 def comparable(records: Iterable[Record]) -> list[str]:
-    """Records as texts that are equal for equal runs: without times and incidents, in a fixed order."""
+    """Records as texts that are equal for equal runs: without times, settings and incidents, in order."""
     kept = [
-        {key: value for key, value in record.items() if key not in TIMES}
+        {key: value for key, value in record.items() if key not in MAY_DIFFER}
         for record in records
         if record["event"] not in INCIDENTAL
     ]
