@@ -161,6 +161,7 @@ def test_control_c_ends_cleanly_and_the_run_goes_on_to_the_same_end(
         out, err = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED, err
     assert "next:  evoprune resume it" in out and "Traceback" not in err + out
+    assert "once more stops at once" in err
     log = (tmp_path / "runs" / "it" / "log.txt").read_text()
     assert "interrupted" in log
 
@@ -171,6 +172,29 @@ def test_control_c_ends_cleanly_and_the_run_goes_on_to_the_same_end(
         comparable(read(tmp_path / "runs" / name / "journal.jsonl").records) for name in ("it", "whole")
     ]
     assert journals[0] == journals[1]
+
+
+def test_a_second_control_c_does_not_wait(evoprune: Evoprune, tmp_path: Path) -> None:
+    """An evaluation in the process itself hangs; it is left, and how to go on is said."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "toy.toml").write_text(CONFIG.format(options='trouble = "wait", every = 1'))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "evoprune.cli", "evolve", "toy.toml", "--name", "it", "--executor", "inline"],
+        env=toys.surroundings(TOY_PIPE=str(tmp_path / "pipe")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    with (tmp_path / "pipe").open("w"):
+        process.send_signal(signal.SIGINT)
+        while "once more" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED
+    assert "next:  evoprune resume it" in err and "Traceback" not in err + out
+    assert evoprune("resume", "it", "--executor", "inline") == OK
 
 
 def test_the_driver_needs_no_torch(evoprune: Evoprune, tmp_path: Path) -> None:

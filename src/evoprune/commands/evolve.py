@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
@@ -99,6 +100,9 @@ def carry_on(run: Run, json: bool = False) -> None:
                 pass
     except RunError as error:
         raise RunError(f"{error}\nwhat is recorded is kept; to go on: {resuming(run)}") from error
+    except KeyboardInterrupt:  # the second one
+        print(f"next:  {resuming(run)}", file=sys.stderr)
+        raise
     if json:
         from evoprune.evolution.summary import summary
 
@@ -116,6 +120,8 @@ def interruptible(run: Run) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(number, before[number])
         run.interrupt()
+        # No print: the signal may have come in the middle of one.
+        os.write(2, b"stopping as soon as that can be done cleanly; once more stops at once\n")
 
     before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
