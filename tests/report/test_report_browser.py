@@ -206,6 +206,22 @@ def test_light_and_dark(opened: Callable[..., Chrome], plain: RunView) -> None:
         browser.execute_cdp_cmd(media, {"features": [features | {"value": "light"}]})
 
 
+def test_a_telephone(opened: Callable[..., Chrome], browser: Chrome, plain: RunView) -> None:
+    """Nothing is wider than the window, and no formula is set letter below letter."""
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    try:
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        opened(plain)
+        for chart in browser.find_elements(By.CSS_SELECTOR, ".chart"):
+            browser.execute_script("arguments[0].scrollIntoView()", chart)
+            until(lambda chart=chart: chart.get_attribute("data-drawn"))
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+        rows = "return Math.max(...[...document.querySelectorAll('tr')].map((row) => row.offsetHeight))"
+        assert browser.execute_script(rows) < 250
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_markup_in_a_run_is_not_run(opened: Callable[..., Chrome], runs: Path, tmp_path: Path) -> None:
     path = tmp_path / "<img src=x onerror=window.broken=2>"
     shutil.copytree(runs / "failing", path)

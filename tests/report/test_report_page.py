@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from evoprune.errors import RunError
 from evoprune.expression.library import functions
 from evoprune.expression.text import parse
 from evoprune.expression.tree import Expr
+from evoprune.report.figures import of_runs
 from evoprune.report.mathml import mathml
 from evoprune.report.page import embedded, page
 from evoprune.report.reading import RunView, view
@@ -115,6 +118,7 @@ def test_what_the_page_tells(plain: RunView, runs: Path) -> None:
         f"{100 * best.fitness:.2f}",
         "sym_div",
         "tournament = 3",
+        platform.python_version(),
     ):
         assert told in text, told
     failing = parsed(page([view(RunFolder(runs / "failing"))])).text
@@ -143,6 +147,16 @@ def test_the_same_run_gives_the_same_files(plain: RunView, tmp_path: Path) -> No
     for path in one.figures:
         head = path.read_bytes()[:300]
         assert head.startswith(b"\x89PNG") if path.suffix == ".png" else b"<svg" in head or b"<?xml" in head
+
+
+def test_the_ten_runs_of_an_ablation(plain: RunView) -> None:
+    """More runs than there are kinds of lines; two of one name, from different folders."""
+    names = [*(f"run {number}" for number in range(8)), "twin", "twin"]
+    many = [replace(plain, name=name) for name in names]
+    assert len(of_runs(many, ablation=True)) == 2 + 4 * 10
+    text = parsed(page(many, ablation=True)).text
+    assert "run 0, run 1, run 2 and 7 other runs" in text
+    assert text.count("functions judged") == 1, "a row for each, not tiles"
 
 
 def test_a_place_that_cannot_be_written_to(plain: RunView, tmp_path: Path) -> None:

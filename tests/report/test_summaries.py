@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,27 @@ def test_the_front_grows_in_size_and_fitness(plain: RunView) -> None:
     for each in plain.judged:
         smaller = [f.fitness for f in front if f.individual.expr.size <= each.individual.expr.size]
         assert max(smaller) >= each.fitness
+
+
+def test_failed_functions_are_not_the_fittest_of_their_size(runs: Path) -> None:
+    failing = view(RunFolder(runs / "failing"))
+    assert any(each.error for each in failing.judged)
+    assert not any(each.error for each in summaries.of_sizes(failing))
+    (hall,) = [chart for chart in charts.by_size(failing)["traces"] if chart["role"] == "dot"]
+    assert min(hall["y"]) > 0
+
+
+def test_one_generation_is_seen(runs: Path, plain: RunView) -> None:
+    ledger = replace(plain.ledger, judged={p: j for p, j in plain.ledger.judged.items() if p[0] == 0})
+    for trace in charts.progress([replace(plain, ledger=ledger)])["traces"]:
+        assert len(trace["x"]) == 1 and "markers" in trace["mode"]
+
+
+def test_runs_that_lie_over_each_other_are_told_apart(plain: RunView) -> None:
+    many = [replace(plain, name=f"run {number}") for number in range(10)]
+    traces = charts.progress(many)["traces"]
+    assert len({(trace["role"], trace["line"]["dash"]) for trace in traces}) == len(traces) == 20
+    assert [trace["name"] for trace in traces if trace["showlegend"]] == [run.name for run in many]
 
 
 def test_the_ancestry_reaches_those_without_parents(plain: RunView) -> None:
@@ -178,7 +200,7 @@ def test_points_are_columns_of_equal_length(plain: RunView, runs: Path) -> None:
     assert {len(found[name]) for name in columns} == {count}
     third = plain.judged[3]
     assert found["texts"][found["text"][3]] == str(third.individual.expr)
-    assert found["fitness"][3] == pytest.approx(third.fitness, abs=1e-5)
+    assert found["fitness"][3] == pytest.approx(third.fitness, abs=1e-8)  # or the page rounds to other digits
     failed = [each for each in (*plain.judged, *other.judged) if each.error]
     assert len(found["failed"]) == len(failed) > 0
     assert any("the toy breaks" in error for error in found["errors"])

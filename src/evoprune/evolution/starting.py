@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +23,7 @@ from evoprune.runs import folder as folders
 from evoprune.runs.executors import Executor, Inline, Local
 from evoprune.runs.files import refusals_said
 from evoprune.runs.folder import Lock, RunFolder
-from evoprune.runs.journal import SETTINGS, Journal, read
+from evoprune.runs.journal import ENVIRONMENT, SETTINGS, Journal, read
 from evoprune.runs.slurm import Slurm, submitit
 from evoprune.runs.work import Task
 
@@ -71,6 +75,7 @@ def evolve(
             "version": __version__,
             "seed": settings.seed,
             SETTINGS: of_settings.lasting(settings),
+            ENVIRONMENT: _environment(),
         },
     )
     return _opened(folder, settings, Lock(folder), tasks, watch)
@@ -164,6 +169,15 @@ def _executor(
     if run.device == "cuda" and not cluster.gpus:
         cluster = replace(cluster, gpus=1)
     return Slurm(folder.path, cluster, journal=journal, threads=run.threads, retries=run.retries, say=say)
+
+
+def _environment() -> dict[str, str]:
+    """What a run begins with, as far as that can be told without loading it."""
+    found = {"python": platform.python_version()}
+    for package in ("torch", "numpy"):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found | {"system": platform.platform(), "cores": str(len(os.sched_getaffinity(0)))}
 
 
 def _check_objects(settings: Settings, tasks: Mapping[str, Task] | None) -> None:

@@ -11,8 +11,8 @@ from evoprune.report.reading import RunView
 
 Chart = dict[str, Any]
 
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-"""Several runs are told apart by their lines, as in the paper; the curves by their colours."""
+NAMED_CURVES = 3
+"""Of more runs than these the legend has each run once, and not each of its curves."""
 
 
 def points(runs: Sequence[RunView]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def points(runs: Sequence[RunView]) -> dict[str, Any]:
             columns["generation"].append(one.generation)
             columns["index"].append(one.index)
             columns["text"].append(texts.setdefault(str(one.expr), len(texts)))
-            columns["fitness"].append(round(each.fitness, 5))
+            columns["fitness"].append(_rounded(each.fitness))
             columns["origin"].append(origins.setdefault(summaries.origin(one), len(origins)))
             columns["parents"].append([list(parent) for parent in one.parents])
             columns["size"].append(one.expr.size)
@@ -52,27 +52,34 @@ def points(runs: Sequence[RunView]) -> dict[str, Any]:
 
 def progress(runs: Sequence[RunView]) -> Chart:
     """The paper's figure of the progress; the dots are put in by the page, from `points`."""
+    alone = len(runs) == 1
     traces = []
     for number, run in enumerate(runs):
         found = summaries.progress(run)
-        prefix = f"{run.name}: " if len(runs) > 1 else ""
-        for label, values, role in (
-            ("best so far", found.best, "best"),
-            ("top 25 %", found.top, "top"),
+        prefix = "" if alone else f"{run.name}: "
+        for label, values, role, dash in (
+            ("best so far", found.best, "best", "solid"),
+            ("top 25 %", found.top, "top", "solid" if alone else "dot"),
         ):
             traces.append(
                 {
                     "type": "scatter",
-                    "mode": "lines",
-                    "name": prefix + label,
+                    # A line of one point is not seen.
+                    "mode": "lines" if len(values) > 1 else "lines+markers",
+                    "name": prefix + label if len(runs) <= NAMED_CURVES else run.name,
                     "x": list(found.generations),
                     "y": _percent(values),
-                    "line": {"width": 2.5, "dash": DASHES[number % len(DASHES)]},
-                    "role": role,
+                    "line": {"width": 2.5, "dash": dash},
+                    "role": role if alone else f"run{number}",
+                    "legendgroup": prefix + ("" if prefix else label),
+                    "showlegend": role == "best" or len(runs) <= NAMED_CURVES,
                     "hovertemplate": "generation %{x}: %{y:.2f} %",
                 }
             )
     chart = _chart("progress", traces, x="generation", y="fitness (%)")
+    last = max((each.individual.generation for run in runs for each in run.judged), default=0)
+    chart["layout"]["xaxis"]["range"] = [-0.5, last + 0.5]
+    chart["layout"]["yaxis"]["rangemode"] = "nonnegative"
     valid = [100 * each.fitness for run in runs for each in run.judged if not each.error]
     if valid and any(each.error for run in runs for each in run.judged):
         # Failed evaluations lie at 0, below the window at first, or all others would be a line.
@@ -159,7 +166,7 @@ def usage(run: RunView) -> Chart:
         "xgap": 1,
         "ygap": 1,
         "role": "heat",
-        "colorbar": {"title": {"text": "% of functions"}, "thickness": 12},
+        "colorbar": {"ticksuffix": " %", "thickness": 12},
         "hovertemplate": "%{y} in generation %{x}: %{z:.0f} % of functions<extra></extra>",
     }
     chart = _chart("usage", [trace], x="generation", y="")
@@ -185,6 +192,7 @@ def diversity(run: RunView) -> Chart:
         "title": {"text": "nodes"},
         "rangemode": "tozero",
         "showgrid": False,
+        "tickmode": "auto",
     }
     return chart
 
@@ -221,7 +229,9 @@ def cost(run: RunView) -> Chart:
         "hovertemplate": "generation %{x}: %{y:.1f} s of retraining<extra></extra>",
         "showlegend": False,
     }
-    return _chart("cost", [trace], x="generation", y="seconds of retraining")
+    chart = _chart("cost", [trace], x="generation", y="seconds of retraining")
+    chart["layout"]["yaxis"]["rangemode"] = "nonnegative"
+    return chart
 
 
 def ablation(runs: Sequence[RunView]) -> Chart:
@@ -255,7 +265,8 @@ def _percent(values: Sequence[float]) -> list[float]:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 5)
+    """Short, and with digits to spare: the page rounds again, to what the run itself tells."""
+    return None if value is None else round(value, 8)
 
 
 def _heights(places: Sequence[Place]) -> dict[Place, float]:

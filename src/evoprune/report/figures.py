@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RED, GREEN, BLUE, GREY = "#c2372e", "#2b7a4b", "#2f62a8", "#8a949c"
-COLOURS = (RED, BLUE, GREEN, "#9a6300", "#7a4fa3", "#2a8a92", "#b3447c", "#5e6870")
-LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (8, 2)))
-
+COLOURS = (
+    *(RED, BLUE, GREEN, "#9a6300", "#7a4fa3"),
+    *("#2a8a92", "#b3447c", "#5e6870", "#8c9a1c", "#1d2226"),
+)
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -60,8 +62,10 @@ def of_runs(runs: Sequence[RunView], *, ablation: bool = False) -> dict[str, Fig
     found: dict[str, Figure] = {}
     if judged:
         found["progress"] = progress(judged)
-    for run in judged:
-        suffix = "" if len(runs) == 1 else f"-{run.name}"
+    names = Counter(run.name for run in runs)
+    for number, run in enumerate(judged, start=1):
+        # Of runs in different folders two may have one name.
+        suffix = "" if len(runs) == 1 else f"-{run.name}" if names[run.name] == 1 else f"-{run.name}-{number}"
         found[f"size{suffix}"] = by_size(run)
         found[f"usage{suffix}"] = usage(run)
         found[f"diversity{suffix}"] = diversity(run)
@@ -72,7 +76,7 @@ def of_runs(runs: Sequence[RunView], *, ablation: bool = False) -> dict[str, Fig
 
 
 def progress(runs: Sequence[RunView]) -> Figure:
-    """The paper's figure: dots are evaluations, lines the best and the top quarter; runs differ by lines."""
+    """The paper's figure: dots are evaluations, lines the best and the top quarter; runs differ in colour."""
     figure, axes = plane()
     alone = len(runs) == 1
     for number, run in enumerate(runs):
@@ -88,14 +92,22 @@ def progress(runs: Sequence[RunView]) -> Figure:
                 markersize=4,
                 label="evaluations",
             )
-        style = LINES[number % len(LINES)]
-        prefix = "" if alone else f"{plain(run.name)}: "
-        for values, colour, label in ((found.best, RED, "best"), (found.top, GREEN, "top 25 %")):
+        own = COLOURS[number % len(COLOURS)]
+        name = "best" if alone else plain(run.name if len(run.name) <= 40 else f"{run.name[:39]}…")
+        mark = "." if len(found.generations) == 1 else None  # a line of one point is not seen
+        for values, colour, style, label in (
+            (found.best, RED if alone else own, "-", name),
+            (found.top, GREEN if alone else own, "-" if alone else ":", "top 25 %" if alone else None),
+        ):
             y = [100 * value for value in values]
-            axes.plot(found.generations, y, style, color=colour, linewidth=1.8, label=prefix + label)
-    axes.set(xlabel="generation", ylabel="fitness (%)")
+            axes.plot(found.generations, y, marker=mark, ls=style, color=colour, linewidth=1.8, label=label)
+    if not alone:
+        for style, label in (("-", "best"), (":", "top 25 %")):
+            axes.plot([], [], style, color=GREY, label=label)
+    last = max(each.individual.generation for run in runs for each in run.judged)
+    axes.set(xlabel="generation", ylabel="fitness (%)", xlim=(-0.5, last + 0.5))
     _whole_numbers(axes)
-    legend(figure, loc="outside upper center", ncols=3 if alone else 2)
+    legend(figure, loc="outside upper center", ncols=3)
     return figure
 
 
@@ -110,7 +122,7 @@ def by_size(run: RunView) -> Figure:
     axes.step(x, y, "o-", where="post", color=RED, markersize=5, label="no smaller one is as fit")
     axes.set(xlabel="nodes of the function", ylabel="fitness (%)")
     _whole_numbers(axes)
-    legend(axes, loc="lower right")
+    legend(figure, loc="outside upper center", ncols=2)
     return figure
 
 
@@ -145,7 +157,7 @@ def diversity(run: RunView) -> Figure:
         axes.plot(found.generations, [100 * value for value in values], "o-", color=colour, ms=4, label=label)
     axes.set(xlabel="generation", ylabel="% of the generation", ylim=(0, 103))
     _whole_numbers(axes)
-    legend(axes, loc="lower left")
+    legend(figure, loc="outside upper center", ncols=2)
     return figure
 
 

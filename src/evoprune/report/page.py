@@ -24,17 +24,22 @@ from evoprune.expression.tree import Expr
 from evoprune.report import charts, summaries
 from evoprune.report.mathml import mathml
 from evoprune.report.reading import RunView
-from evoprune.runs.journal import SETTINGS
+from evoprune.runs.journal import ENVIRONMENT, SETTINGS
 
 SHOWN_ERRORS = 20
 """How many different failures are listed."""
+
+NAMED = 3
+"""How many runs the title names; more than these are listed in a table, and not each with its tiles."""
 
 STATES = {"running": "still running", "ended": "ended", "stopped": "stopped before its end"}
 
 
 def page(runs: Sequence[RunView], *, ablation: bool = False) -> str:
     """The report of one or several runs."""
-    title = ", ".join(run.name for run in runs)
+    title = ", ".join(run.name for run in runs[:NAMED])
+    if len(runs) > NAMED:
+        title += f" and {len(runs) - NAMED} other runs"
     found: list[charts.Chart] = [charts.progress(runs)]
     sections = [_progress_section(runs)]
     if ablation:
@@ -62,7 +67,7 @@ def page(runs: Sequence[RunView], *, ablation: bool = False) -> str:
         "plotly": plotly_script(),
         "script": _asset("report.js"),
         "data": embedded(data),
-        "tiles": "".join(_tiles(run, alone=len(runs) == 1) for run in runs),
+        "tiles": _overview(runs),
         "sections": "".join(sections),
         "version": escape(__version__),
     }
@@ -106,23 +111,35 @@ def _place(chart: str, label: str = "") -> str:
     return f'<div class="chart" id="chart-{chart}" role="img" aria-label="{escape(label or chart)}"></div>'
 
 
-def _tiles(run: RunView, *, alone: bool) -> str:
+def _overview(runs: Sequence[RunView]) -> str:
+    """How the runs stand."""
+    if len(runs) <= NAMED:
+        return "".join(_tiles(run, alone=len(runs) == 1) for run in runs)
+    rows = [[escape(run.name), STATES[run.state], *map(escape, _numbers(run).values())] for run in runs]
+    header = ["run", "", *map(escape, _numbers(runs[0]))]
+    return f'<div class="run">{_table(header, rows, numbers=range(2, len(header)))}</div>'
+
+
+def _numbers(run: RunView) -> dict[str, str]:
     """How a run stands, in numbers."""
     best, cost = run.ledger.best(), summaries.effort(run)
     saved = sum(sum(counts) for counts in cost.saved.values())
-    judged = len(run.judged)
-    tiles = [
-        ("best fitness", "–" if best is None else f"{percent(best.fitness)} %"),
-        ("generations", f"{len(run.ledger.generations)} of {run.settings.population.generations}"),
-        ("functions judged", f"{judged:,}"),
-        ("retrainings", f"{len(run.ledger.outcomes):,}"),
-        ("saved", f"{saved:,}"),
-        ("time", duration(cost.elapsed)),
-    ]
+    return {
+        "best fitness": "–" if best is None else f"{percent(best.fitness)} %",
+        "generations": f"{len(run.ledger.generations)} of {run.settings.population.generations}",
+        "functions judged": f"{len(run.judged):,}",
+        "retrainings": f"{len(run.ledger.outcomes):,}",
+        "saved": f"{saved:,}",
+        "time": duration(cost.elapsed),
+    }
+
+
+def _tiles(run: RunView, *, alone: bool) -> str:
+    """How a run stands, with its name and what it is about."""
     name = "" if alone else f'<span class="run-name">{escape(run.name)}</span>'
     about = f'<p class="about">{escape(run.settings.about)}</p>' if run.settings.about else ""
     ended = f": {escape(run.ledger.ended)}" if run.state == "ended" and run.ledger.ended else ""
-    cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in tiles)
+    cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in _numbers(run).items())
     return (
         f'<div class="run">{name}<span class="state {run.state}">{STATES[run.state]}{ended}</span>'
         f'{about}<dl class="tiles">{cells}</dl></div>'
@@ -149,7 +166,8 @@ def _progress_section(runs: Sequence[RunView]) -> str:
     return _section(
         "Progress",
         _place("progress", "fitness of every evaluation over generations") + controls + table + DETAIL,
-        about="Each dot is an evaluation. Click one, or a row of the table, to see where it comes from.",
+        about="Each dot is an evaluation. Click one, or a row of the table, to see where it comes from."
+        + ("" if len(runs) == 1 else " Solid: the best so far; dotted: what the best quarter reaches."),
     )
 
 
@@ -188,7 +206,11 @@ def _judged_sections(run: RunView, best: Judged, number: int) -> list[str]:
             _place(f"ancestry-{number}", "ancestors of the best function") + _ancestors(run, best),
             about="Its ancestors, with lines from parents to children.",
         ),
-        _section("Operands and operators in use", _place(f"usage-{number}", "use of names by generation")),
+        _section(
+            "Operands and operators in use",
+            _place(f"usage-{number}", "use of names by generation"),
+            about="The share of each generation's functions in which a name occurs.",
+        ),
         _section(
             "Diversity",
             _place(f"diversity-{number}", "diversity by generation"),
@@ -300,7 +322,9 @@ def _ancestors(run: RunView, best: Judged) -> str:
         ]
         for one in reversed(found.members)
     ]
-    told = f"{len(rows)} functions" if found.complete else f"the nearest {len(rows)} functions"
+    told = f"{len(rows)} function{'s' * (len(rows) > 1)}"
+    if not found.complete:
+        told = f"the nearest {told}"
     header = ["generation.number", "origin", "parents", "fitness (%)", "function"]
     return f"<details><summary>{told}</summary>{_table(header, rows, numbers=(3,))}</details>"
 
@@ -328,10 +352,10 @@ def _troubles(run: RunView) -> str:
 
 
 def _environment(run: RunView) -> str:
-    skipped = {"event", "generation", "index", SETTINGS}  # the configuration is shown below
+    skipped = {"event", "generation", "index", SETTINGS, ENVIRONMENT}  # the configuration is shown below
     rows = [
         [escape(key), escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))]
-        for key, value in run.about.items()
+        for key, value in {**run.about, **run.about.get(ENVIRONMENT, {})}.items()
         if key not in skipped
     ]
     rows.append(["folder", escape(str(run.path))])

@@ -60,8 +60,8 @@ def origin(individual: Individual) -> str:
 
 
 def of_sizes(run: RunView) -> tuple[Judged, ...]:
-    """The fittest function of every size, the smallest first."""
-    return HallOfFame.of(run.ledger.judged.values()).of_sizes
+    """The fittest function of every size, the smallest first; failed ones only where all have failed."""
+    return HallOfFame.of([each for each in run.judged if not each.error] or run.judged).of_sizes
 
 
 def front(run: RunView) -> tuple[Judged, ...]:

@@ -27,8 +27,12 @@ Record = dict[str, Any]
 SETTINGS = "settings"
 """The key in the first record of the settings that a run keeps to."""
 
-MAY_DIFFER = frozenset({"at", "seconds", "elapsed", SETTINGS})
-"""The keys that two equal runs may differ in: times, and settings, since tasks' options hold paths."""
+ENVIRONMENT = "environment"
+"""The key in the first record of the versions and the machine that a run began with."""
+
+MAY_DIFFER = frozenset({"at", "seconds", "elapsed", SETTINGS, ENVIRONMENT})
+"""The keys that two equal runs may differ in: times, what is around them, and settings, since tasks' options
+hold paths."""
 
 NOTE = "note"
 """The event that only tells: of a worker that died, of an interruption."""

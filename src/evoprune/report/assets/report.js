@@ -11,11 +11,13 @@
       ink: "#1d2226", soft: "#5e6870", line: "#e6e9eb", dot: "#8a949c", faded: "rgba(138,148,156,0.12)",
       best: "#c2372e", top: "#2b7a4b", third: "#2f62a8", edge: "#c3c9ce", panel: "#ffffff",
       heat: [[0, "#f5f6f7"], [1, "#8f1d16"]],
+      runs: ["#c2372e", "#2f62a8", "#2b7a4b", "#9a6300", "#7a4fa3", "#1f8790", "#b3447c", "#5e6870", "#8c9a1c", "#1d2226"],
     },
     dark: {
       ink: "#e6e9eb", soft: "#9aa5ad", line: "#2c3238", dot: "#77838c", faded: "rgba(119,131,140,0.15)",
       best: "#ff7a6e", top: "#6cc792", third: "#7fb0f5", edge: "#4a535b", panel: "#1c2024",
       heat: [[0, "#22282d"], [1, "#ff8a7e"]],
+      runs: ["#ff7a6e", "#7fb0f5", "#6cc792", "#e0b050", "#bf9bea", "#5cc5cf", "#f08fc0", "#a9b4bc", "#c9d65a", "#ffffff"],
     },
   };
   const others = { "same function": "top", "same channels": "third", "cut by index": "edge" };
@@ -24,6 +26,7 @@
   let theme = null; // what the button says; the system's choice until then
   const dark = () => (theme ?? (asked.matches ? "dark" : "light")) === "dark";
   const palette = () => palettes[dark() ? "dark" : "light"];
+  const ofRun = (number) => palette().runs[number % palette().runs.length];
 
   const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const wrapped = (text) => {
@@ -85,11 +88,11 @@
       places,
       text: hover ? places.map(hoverText) : undefined,
       hoverinfo: hover ? "text" : "skip",
-      showlegend: hover,
+      showlegend: hover && !many,
       marker: {
-        size: total > 2000 ? 4 : 6, opacity: hover ? 0.75 : 1,
+        size: total > 2000 ? 4 : 6, opacity: !hover ? 1 : many ? 0.5 : 0.75,
         symbol: many ? places.map((i) => symbols[points.run[i] % symbols.length]) : "circle",
-        color: colour,
+        color: many && hover ? places.map((i) => ofRun(points.run[i])) : colour,
       },
     });
     const found = [trace(shown, "evaluations", colours.dot, true)];
@@ -100,7 +103,8 @@
   const painted = (trace) => {
     const colours = palette();
     const { role, texts, ...rest } = trace;
-    const colour = colours[role] ?? colours[others[role]] ?? colours.dot;
+    const number = /^run(\d+)$/.exec(role);
+    const colour = number ? ofRun(Number(number[1])) : colours[role] ?? colours[others[role]] ?? colours.dot;
     const result = { ...rest };
     if (role === "heat") return { ...result, colorscale: colours.heat };
     result.marker = { ...(trace.marker ?? {}), color: colour };
@@ -124,7 +128,7 @@
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: colours.ink, family: "system-ui, Segoe UI, Roboto, DejaVu Sans, sans-serif", size: 13 },
       margin: { l: 60, r: 16, t: 36, b: 48 },
-      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colours.edge, activecolor: colours.soft },
       hoverlabel: { align: "left", bgcolor: colours.panel, bordercolor: colours.soft, font: { color: colours.ink, family: "ui-monospace, Menlo, DejaVu Sans Mono, monospace", size: 12 } },
       height: chart.height ?? (chart.name === "progress" ? 460 : 380),
@@ -137,7 +141,7 @@
     if (!element) return;
     const traces = chart.traces.map(painted);
     const all = chart.name === "progress" ? [...dots(), ...traces] : traces;
-    Plotly.react(element, all, layout(chart), { responsive: true, displaylogo: false, displayModeBar: ["progress", "ablation"].includes(chart.name), modeBarButtonsToRemove: ["lasso2d", "select2d"] });
+    Plotly.react(element, all, layout(chart), { responsive: true, displaylogo: false, displayModeBar: innerWidth > 600 && ["progress", "ablation"].includes(chart.name), modeBarButtonsToRemove: ["lasso2d", "select2d"] });
     if (chart.name === "progress" && !element.dataset.listens) {
       element.dataset.listens = "yes";
       element.on("plotly_click", ({ points: [point] }) => {
@@ -183,7 +187,7 @@
     table.tBodies[0].replaceChildren(...sorted.slice(0, ROWS).map((i) => {
       const line = node("tr", "", { onclick: () => detail(i) });
       const cells = [(100 * points.fitness[i]).toFixed(2), points.size[i], points.origins[points.origin[i]], ...(many ? [points.runs[points.run[i]]] : [])];
-      cells.forEach((text, k) => line.append(node("td", text, { className: k < 2 ? "number" : "" })));
+      cells.forEach((text, k) => line.append(node("td", text, { className: ["number", "number", "", "name"][k], title: k === 3 ? text : "" })));
       const cell = node("td", "");
       cell.append(node("code", formula(i)));
       line.append(cell);
