@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,10 @@ def test_a_network_of_ones_own(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert "small, 322 parameters" in run(capsys, "train", *own, *QUICK)
     (base,) = Path("runs/tasks/small-digits").glob("base-*/base.safetensors")
     given = [*own, "--weights", str(base)]
+    out = run(capsys, "train", *given)
+    assert f"nothing to train: the weights are those of {base}; they have seen" in out
+    assert "test:" in out and "validation:" not in out and "kept in" not in out
+    assert "validation" not in json.loads(run(capsys, "train", *given, "--json"))
     out = run(capsys, "prune", *given, "--function", "l1", "--ratio", "0.5", "--retrain", *QUICK)
     assert "3 of 6" in out and "small" in out
     assert "random" in run(capsys, "compare", *given, "--functions", "l1", "--seeds", "1", *QUICK)
@@ -147,6 +152,9 @@ def test_a_network_of_ones_own(capsys: pytest.CaptureFixture[str], monkeypatch: 
         ("prune digits --flops 0.5 --ratio 0.5", "not ratio and flops"),
         ("prune digits --flops 1.5", "flops is the share"),
         ("prune digits --ignore nine", "unknown site 'nine'"),
+        ("prune digits --seed -1", "--seed must be 0 or more, got -1"),
+        ("train digits --set base_seed=-1", "base_seed must be 0 or more, got -1"),
+        ("train digits --set data.split_seed=-1", "split_seed must be 0 or more, got -1"),
         ("prune digits --normalise none", "go with --model"),
         ("compare digits --functions xi_str", "did you mean xi_star"),
         ("compare digits --seeds 0", "--seeds must be 1"),

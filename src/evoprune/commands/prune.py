@@ -9,6 +9,7 @@ import tyro
 
 from evoprune.commands._options import CutOptions, Which
 from evoprune.commands._parsing import Flag, plain, print_json
+from evoprune.errors import ConfigError
 
 
 def main(
@@ -45,6 +46,8 @@ def main(
     from evoprune.tasks.results import paper_row
 
     check_method(function)
+    if seed < 0:
+        raise ConfigError(f"--seed must be 0 or more, got {seed}")
     chosen = task.open(cut=cut)
     chosen.check()
     with TrainingProgress(f"{chosen.name}: base") as progress:

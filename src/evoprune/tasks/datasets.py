@@ -52,6 +52,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         if not 0 < self.validation < 1:
             raise ConfigError(f"validation must lie between 0 and 1, got {self.validation:g}")
+        if self.split_seed < 0:
+            raise ConfigError(f"split_seed must be 0 or more, got {self.split_seed}")
         if self.images != "all" and self.images < 1:
             raise ConfigError(f"images must be 'all' or 1 and more, got {self.images}")
         if self.image_size is not None and self.image_size < 1:

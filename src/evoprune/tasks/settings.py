@@ -105,6 +105,8 @@ class Settings:
         module, colon, factory = self.network.partition(":")
         if not (module and colon and factory):
             raise ConfigError(f"network must look like package.module:factory, got {self.network!r}")
+        if self.base_seed < 0:
+            raise ConfigError(f"base_seed must be 0 or more, got {self.base_seed}")
         if not self.name or "/" in self.name or self.name.startswith("."):
             raise ConfigError(f"a task's name is also a folder's, got {self.name!r}")
 
