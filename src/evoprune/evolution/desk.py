@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
@@ -60,6 +61,7 @@ class Desk:
         self._say = say
         self._before = ledger.elapsed
         self._started = time.monotonic()
+        self._scored = lru_cache(maxsize=8)(self._scoring)
         self.tick: Callable[[], None] = lambda: None
         """Called several times a second while work is being done; may raise Stopped."""
 
@@ -164,13 +166,13 @@ class Desk:
 
     def _evaluation(self, task: str, score: Score) -> Work:
         """The evaluation of what a function keeps on a task."""
-        place = self._folder.evals / score.scoring
-        order, result = read_json(place / "work.json"), read_json(place / "result.json")
-        if order is None or result is None:
+        scored = self._scored(score.scoring)
+        if scored is None:
+            place = self._folder.evals / score.scoring
             self._say(f"{place} is gone: {task} is asked again what {score.text} keeps")
-            ((work, result),) = self._done([self._work(works.SCORE, task, functions=(score.text,))])
-            order = work.table()
-        kept = result["functions"][order["functions"].index(score.text)] if result["ok"] else result
+            ((_, result),) = self._done([self._work(works.SCORE, task, functions=(score.text,))])
+            scored = {score.text: result["functions"][0] if result["ok"] else result}
+        kept = scored.get(score.text, {})
         evaluation = self._work(works.EVALUATE, task, kept=kept) if "channels" in kept else None
         if evaluation is None or evaluation.key != score.kept:
             raise RunError(
@@ -178,6 +180,14 @@ class Desk:
                 "results of the two do not mix"
             )
         return evaluation
+
+    def _scoring(self, key: str) -> dict[str, Table] | None:
+        """What the functions of a scoring keep, by their texts; None where its files are gone."""
+        place = self._folder.evals / key
+        order, result = read_json(place / "work.json"), read_json(place / "result.json")
+        if order is None or result is None:
+            return None
+        return dict(zip(order["functions"], result["functions"], strict=True)) if result["ok"] else {}
 
     def _work(self, kind: str, task: str, **what: Any) -> Work:
         factory, options = self._settings.choice(task).source(self._settings.run.device)
