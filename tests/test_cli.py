@@ -173,3 +173,18 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == BROKEN_PIPE
+
+
+@pytest.mark.parametrize("line", ["functions", "evolve --list", "tasks"])
+def test_lists_fit_a_narrow_terminal_and_keep_a_line_each_elsewhere(
+    line: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(line.split()) == OK
+    whole = capsys.readouterr().out
+    assert max(map(len, whole.splitlines())) > 80
+    monkeypatch.setattr("evoprune.commands._showing.width", lambda: 80)
+    assert main(line.split()) == OK
+    narrow = capsys.readouterr().out
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert set(re.findall(r"[\w.-]+", whole)) <= set(re.findall(r"[\w.-]+", narrow))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from evoprune.commands._parsing import Flag, plain, print_json
+from evoprune.commands._showing import listing
 from evoprune.errors import RunError
 from evoprune.runs.folder import RUNS
 
@@ -65,8 +66,7 @@ def main(
         print_json(presets())
         return
     if list:
-        width = max(map(len, presets()))
-        print("\n".join(f"{name:<{width}}  {about}" for name, about in presets().items()))
+        print(listing(presets()))
         return
     if not config and preset is None:
         raise ConfigError(f"give a configuration file, or --preset with one of {', '.join(presets())}")

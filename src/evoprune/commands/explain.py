@@ -68,7 +68,7 @@ def main(
     print(simplified(found))
     print()
     if correlated is None:
-        print("rank correlation with SOAP: give --task TASK, or --statistics FOLDER of Statistics.save")
+        print("rank correlation with SOAP: give --task TASK, or --statistics FOLDER")
     else:
         print(table(correlated, where))
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from evoprune.commands._parsing import Flag, plain, print_json
+from evoprune.commands._showing import listing
 from evoprune.errors import ConfigError
 from evoprune.expression.library import functions, resolve
 
@@ -85,14 +86,11 @@ def table() -> str:
         "evolved": "Published evolved functions",
         "baseline": "Plain baselines",
     }
-    width = max(map(len, functions))
+    names = max(map(len, functions))
     lines = []
     for group, title in titles.items():
-        lines.append(title)
-        for name, function in functions.items():
-            if function.group == group:
-                lines.append(f"  {name:<{width}}  {function.rewards}")
-        lines.append("")
+        rows = {name: each.rewards for name, each in functions.items() if each.group == group}
+        lines += [title, listing(rows, names=names, indent="  "), ""]
     lines.append("`evoprune functions NAME` shows the text, the formula and the tree.")
     return "\n".join(lines)
 

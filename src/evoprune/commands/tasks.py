@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from evoprune.commands._parsing import Flag, plain, print_json
+from evoprune.commands._showing import table
 
 if TYPE_CHECKING:
     from evoprune.tasks.task import Task
@@ -36,14 +37,12 @@ def main(
     if task:
         print(config.dump(settings(task)), end="")
         return
-    from evoprune.tasks.results import aligned
-
     header = ["task", "network", "data", "cut", "retraining", "FLOPs", "parameters", "after the cut"]
     rows = [_row(name) for name in task_tables()]
-    print(aligned(header, rows))
+    print(table(header, rows))
     print(
-        "\nFLOPs are multiply-accumulates for one image; after the cut: the shares of FLOPs and parameters "
-        "left.\n`evoprune tasks TASK` shows a task with all its settings, as TOML."
+        "\nFLOPs are multiply-accumulates for one image; after the cut: the shares of FLOPs\n"
+        "and parameters left. `evoprune tasks TASK` shows a task with all its settings."
     )
 
 
