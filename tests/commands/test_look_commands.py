@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,8 @@ def test_reports_of_one_and_of_several_runs(capsys: pytest.CaptureFixture[str]) 
     told = run(capsys, "report", "one")
     assert "one: ended, best" in told
     assert Path("runs/one/report/report.html").is_file()
+    facts = json.loads(run(capsys, "report", "one", "--json"))
+    assert facts["runs"][0]["state"] == "ended" and Path(facts["page"]).is_file()
     assert Path("runs/one/report/figures/progress.svg").is_file()
     run(capsys, "resume", "one")  # a report in its folder does not disturb a run
     run(capsys, "report", "one", "runs/two", "--ablation", "--output", "both")
@@ -73,6 +76,9 @@ def test_explaining_a_function(capsys: pytest.CaptureFixture[str]) -> None:
         "simplified, with the same scores: div(var_g(F-), ridge(var_g(F+), 0.05))", "--statistics",
     ):  # fmt: skip
         assert part in told, part
+    facts = json.loads(run(capsys, "explain", "abs(var_g(F+))", "--json"))
+    assert facts["simplified"] == "var_g(F+)" and facts["operands"] == ["F+"]
+    assert {"change": "labels renumbered", "verdict": "same"}.items() <= facts["invariances"][2].items()
     told = run(capsys, "explain", "mmd")
     assert "single images" not in told or "sample" in told
     assert "parameters alone" in run(capsys, "explain", "l1")
@@ -99,6 +105,9 @@ def test_correlations_on_statistics(capsys: pytest.CaptureFixture[str]) -> None:
 
     expected = spearmanr(scores["fdr"][site], scores["sym_div"][site]).statistic
     assert float(rows["sym_div"].split()[1]) == pytest.approx(expected, abs=6e-4)
+    facts = json.loads(run(capsys, "explain", "fdr", "--statistics", "statistics", "--json"))
+    assert facts["correlations"]["sym_div"]["mean"] == pytest.approx(expected)
+    assert "W_I" in facts["correlations"]["l1"]["reason"]
     assert "cannot be scored" in refused(capsys, "explain", "l1", "--statistics", "statistics")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,6 +42,11 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return out
 
 
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """What a command prints for programs: one JSON document, whatever it says besides."""
+    return json.loads(run(capsys, *arguments, "--json"))
+
+
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = USAGE) -> str:
     """What a command that fails says; never a traceback."""
     assert main(list(arguments)) == code
@@ -61,6 +67,9 @@ def test_tasks_lists_every_task_with_its_cost(capsys: pytest.CaptureFixture[str]
 def test_a_task_is_shown_as_toml_that_makes_it_again(capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "tasks", "vgg16-cifar10")
     assert settings(config.parse(out)) == settings("vgg16-cifar10")
+    (told,) = run_json(capsys, "tasks", "vgg16-cifar10")
+    assert told["cut"]["kept"]["features.0"] == 40
+    assert told["after"]["macs"] / told["before"]["macs"] == pytest.approx(0.369, abs=5e-4)
 
 
 def test_train_keeps_the_base_for_the_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +77,12 @@ def test_train_keeps_the_base_for_the_other_commands(capsys: pytest.CaptureFixtu
     assert "digits_net, 38,330 parameters" in out
     assert "validation:" in out and "test:" in out and "of 359 images" in out
     assert run(capsys, "train", "digits", "--set", "base.epochs=2") == out
-    (base,) = Path("runs/tasks/digits").iterdir()
+    told = run_json(capsys, "train", "digits", "--set", "base.epochs=2")
+    assert told["parameters"] == 38_330 and told["test"]["images"] == 359
+    assert f"test: {told['test']['top1']:.2%}" in out and told["folder"] in out
+    scores = run_json(capsys, "score", "digits", "--set", "base.epochs=2", "--functions", "l1")
+    assert len(scores["scores"]["l1"]["0"]) == 16
+    (base,) = Path("runs/tasks/digits").glob("base-*")
     assert [path.name for path in base.iterdir()] == ["base.safetensors"]
     assert str(base) in out
 
@@ -87,6 +101,8 @@ def test_prune_prints_the_papers_row_and_saves(capsys: pytest.CaptureFixture[str
     assert "Top-5" not in header
     assert "digits_net" in row and "xi_star" in row and "→" in row
     assert abs(float(row.split()[-3]) - 56) <= 0.5
+    told = run_json(capsys, "prune", "digits", "--flops", "0.56", "--retrain", *QUICK)
+    assert f"→ {told['accuracy'] * 100:.2f}" in row and len(told["kept"]["0"]) < 16
     network = evoprune.load_pruned(digits_net, "pruned")
     assert network(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
 
@@ -110,6 +126,9 @@ def test_compare_writes_its_table_and_goes_on(capsys: pytest.CaptureFixture[str]
     results = sorted(Path("runs").rglob("test.json"))
     stamps = [path.stat().st_mtime_ns for path in results]
     assert run(capsys, *line) == out
+    told = run_json(capsys, *line)
+    assert {row["function"] for row in told["rows"]} == {row["function"] for row in rows}
+    assert told["reference"] == "l1" and told["seeds"] == [0, 1]
     assert [path.stat().st_mtime_ns for path in results] == stamps
 
 

@@ -64,6 +64,11 @@ def test_from_a_file_to_the_best_function(
 
     assert evoprune("resume", "it") == OK
     assert "The best beside SOAP" in capsys.readouterr().out
+    assert evoprune("resume", "it", "--json") == OK
+    ended = json.loads(capsys.readouterr().out)
+    assert ended["function"] == told["function"] and ended["ended"] == "all generations are judged"
+    assert evoprune("evolve", "--list", "--json") == OK
+    assert "demo" in json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
