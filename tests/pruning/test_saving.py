@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ import evoprune
 from evoprune import networks
 from evoprune.errors import SavedFileError
 from evoprune.pruning.prune import Pruned
-from evoprune.pruning.saving import RECORD, WEIGHTS, read_cost, read_record
+from evoprune.pruning.saving import RECORD, WEIGHTS, _checksum, read_cost, read_record
 
 
 def pruned_net(name: str, **options: object) -> tuple[Pruned, torch.Tensor]:
@@ -139,6 +140,26 @@ def test_an_altered_record_is_refused(saved: Path) -> None:
         evoprune.load_pruned(ZOO["option a"][0], saved)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sites": 3},
+        {"made": None},
+        {"sites": [{"name": "conv1", "kept": ["a"]}]},
+        {"example_inputs": {"tensor": "x"}},
+        {"frozen": 1},
+    ],
+)
+def test_a_record_that_someone_else_wrote_is_refused(saved: Path, wrong: dict[str, Any]) -> None:
+    def write(record: dict[str, Any]) -> None:
+        record.update(wrong)
+        record["checksum"] = _checksum(record)
+
+    change(saved, write)
+    with pytest.raises(SavedFileError, match=r"not a record of ours|cannot be rebuilt"):
+        evoprune.load_pruned(ZOO["option a"][0], saved)
+
+
 def test_foreign_files_are_refused(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(SavedFileError, match="holds no pruned network"):
         evoprune.load_pruned(networks.resnet20, tmp_path / "nowhere")
@@ -158,6 +179,8 @@ def test_another_network_is_refused(saved: Path) -> None:
         evoprune.load_pruned(networks.resnet20, saved)
     with pytest.raises(SavedFileError, match="got str"):
         evoprune.load_pruned(lambda: "a network", saved)  # type: ignore[arg-type, return-value]
+    with pytest.raises(SavedFileError, match=r"or a factory that gives it .* got str"):
+        evoprune.load_pruned("evoprune.networks:resnet20", saved)  # type: ignore[arg-type]
 
 
 def test_lost_weights_are_named(saved: Path) -> None:

@@ -14,6 +14,7 @@ from evoprune.errors import ConfigError, ExpressionError
 from evoprune.tasks.compare import compare
 from evoprune.tasks.paired import holm, paired_p
 from evoprune.tasks.results import Kept, Result, aligned, paper_row, short
+from evoprune.tasks.settings import settings
 from evoprune.tasks.task import named
 
 BASE = Result(
@@ -39,6 +40,7 @@ class Known:
     """A task whose accuracies are known: by function and seed."""
 
     name = "known"
+    settings = settings("digits")
 
     def __init__(self, accuracies: dict[str, list[float]]) -> None:
         self.accuracies = accuracies
@@ -160,6 +162,9 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs() -> None:
         compare(task, ["l1", "xi_str"], [0])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="at least one function and one seed"):
         compare(task, [], [0])  # type: ignore[arg-type]
+    task.settings = settings("digits", cut={"ratio": 0.5, "scope": "global"})
+    with pytest.raises(ConfigError, match=r"same number of channels at every site.*cut\.scope = 'site'"):
+        compare(task, ["l1"], [0])  # type: ignore[arg-type]
     assert not task.asked
 
 

@@ -72,9 +72,32 @@ def load_pruned(factory_or_model: Callable[[], nn.Module] | nn.Module, directory
     """
     folder = Path(directory)
     record, weights = _read(folder)
-    model = factory_or_model if isinstance(factory_or_model, nn.Module) else factory_or_model()
+    model = factory_or_model
+    if not isinstance(model, nn.Module) and callable(model):
+        model = model()
     if not isinstance(model, nn.Module):
-        raise SavedFileError(f"the factory of a network was expected to give one, got {type(model).__name__}")
+        raise SavedFileError(
+            "the network that was pruned is needed, or a factory that gives it when called with no arguments, "
+            f"got {type(model).__name__}"
+        )
+    try:
+        network = _rebuilt(model, record, folder)
+        _fill(network, weights, folder)
+        frozen = set(record["frozen"])
+        for name, parameter in network.named_parameters():
+            parameter.requires_grad_(name not in frozen)
+        return network.train(record["training"])
+    except EvopruneError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SavedFileError(
+            f"{folder / RECORD} is not a record of ours, though its checksum fits: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _rebuilt(model: nn.Module, record: Mapping[str, Any], folder: Path) -> nn.Module:
+    """The network with the layers of the saved one; its weights are still those of the model."""
     if _shapes_digest(model) != record["original"]:
         raise SavedFileError(
             f"{folder} was pruned from another network than this {type(model).__name__}: "
@@ -96,14 +119,9 @@ def load_pruned(factory_or_model: Callable[[], nn.Module] | nn.Module, directory
             raise SavedFileError(
                 f"{folder} knows the sites {', '.join(saved)}, the network has {', '.join(structure.names)}"
             )
-        network = cut(model, structure, checked_kept(structure.sites, saved))
+        return cut(model, structure, checked_kept(structure.sites, saved))
     except EvopruneError as error:
         raise SavedFileError(f"{folder} cannot be rebuilt from {type(model).__name__}: {error}") from error
-    _fill(network, weights, folder)
-    frozen = set(record["frozen"])
-    for name, parameter in network.named_parameters():
-        parameter.requires_grad_(name not in frozen)
-    return network.train(record["training"])
 
 
 def read_record(directory: str | Path) -> dict[str, Any]:

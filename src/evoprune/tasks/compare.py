@@ -138,6 +138,11 @@ def compare(
     """
     if not functions or not seeds:
         raise ConfigError("a comparison needs at least one function and one seed")
+    if task.settings.cut.scope == "global":
+        raise ConfigError(
+            "functions are compared with the same number of channels at every site, but with "
+            "scope = 'global' each function has its own; set cut.scope = 'site'"
+        )
     names = list(dict.fromkeys([*functions, *ALWAYS]))
     for name in names:
         check_method(name)

@@ -79,7 +79,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # torch, pickle, zip and safetensors each raise their own
         raise SavedFileError(
             f"{path} cannot be read as weights (safetensors, or a PyTorch file of tensors only): "
-            f"{str(error).splitlines()[0]:.200}"
+            # What follows would be torch's advice to load it as code.
+            f"{str(error).splitlines()[0].partition('. ')[0]:.200}"
         ) from None
     for key in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
