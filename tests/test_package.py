@@ -78,6 +78,16 @@ def test_what_needs_an_extra_says_which(
         use(tmp_path / "it")
 
 
+@pytest.mark.parametrize("code", ["import evoprune", "from evoprune.cli import main; main(['--help'])"])
+def test_nothing_slow_is_imported_before_it_is_asked_for(code: str) -> None:
+    slow = ("numpy", "rich", "torch", "torch_pruning", "tyro")
+    subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nassert not sys.modules.keys() & set({slow!r})"],
+        check=True,
+        capture_output=True,
+    )
+
+
 def test_every_error_derives_from_one() -> None:
     kinds = [each for each in vars(errors).values() if isinstance(each, type)]
     assert len(kinds) > 10

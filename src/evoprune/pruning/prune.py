@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from evoprune.errors import ScoringError, SiteError, TargetError
+from evoprune.plain import plain
 from evoprune.pruning.cost import Cost, measure_latency
 from evoprune.pruning.inputs import example_of
 from evoprune.pruning.recalibrate import recalibrate as recalibrate_norms
@@ -70,12 +71,7 @@ class Pruned:
         return table_of(self)
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=110, no_color=True, highlight=False)
-        with console.capture() as captured:
-            console.print(table_of(self))
-        return captured.get().rstrip("\n")
+        return plain(table_of(self), width=110).rstrip("\n")
 
 
 def prune(

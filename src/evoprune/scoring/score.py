@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from evoprune.errors import MissingExtraError, ScoringError
 from evoprune.expression.library import Function, resolve
 from evoprune.expression.tree import Expr
+from evoprune.plain import plain
 from evoprune.pruning.inputs import usable_device
 from evoprune.pruning.sites import Site, find_sites
 from evoprune.scoring.arrays import random_scores
@@ -428,9 +429,6 @@ def _groups(sites: Sequence[Site], images: int) -> Iterator[list[_Piece]]:
 
 def _table(scores: Scores) -> str:
     """A row per site, a column per function: how far the scores range, and how they were made."""
-    from io import StringIO
-
-    from rich.console import Console
     from rich.table import Table
 
     title = f"scores: lowest … highest of each site ({scores.images} images)"
@@ -446,8 +444,7 @@ def _table(scores: Scores) -> str:
             mark = "*" if scores.modes[function][site] == "sample" else ""
             cells.append(f"{float(score.min()):.3g} … {float(score.max()):.3g}{mark}")
         table.add_row(site, str(len(next(iter(scores.values()))[site])), *cells)
-    text = StringIO()
-    Console(file=text, width=max(80, 24 + 24 * len(scores)), no_color=True).print(table)
+    text = plain(table, width=max(80, 24 + 24 * len(scores)))
     if any(mode == "sample" for modes in scores.modes.values() for mode in modes.values()):
-        text.write(f"* on a class-balanced sample of {scores.sampled_images} images\n")
-    return text.getvalue().rstrip("\n")
+        text += f"* on a class-balanced sample of {scores.sampled_images} images\n"
+    return text.rstrip("\n")
