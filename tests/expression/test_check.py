@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from evoprune import Expr, check, parse
+from evoprune import Expr, check, functions, parse
 from evoprune.errors import EvopruneError, ShapeError
 from evoprune.expression.check import check_scalar, infer
 from evoprune.scoring import reference
@@ -50,6 +50,25 @@ def test_what_is_too_large_is_pointed_at() -> None:
     assert "matrix [N·P, N·P]" in shown
     source, carets = shown.splitlines()[-2:]
     assert source[carets.index("^") : carets.rindex("^") + 1] == "outprod(F, F)"
+
+
+def test_a_shape_of_too_many_cases_is_refused_at_once() -> None:
+    expr = parse("add(F+, F-)")
+    for _ in range(14):
+        expr = Expr("outprod", (expr, expr))
+    with pytest.raises(ShapeError, match="the limit is"):
+        check(Expr("sum_g", (expr,)))
+    with pytest.raises(ShapeError, match="over 4,096 cases"):
+        infer(expr)
+
+
+def test_a_function_is_a_name_a_text_or_a_tree() -> None:
+    for function in ("xi_star", functions["xi_star"], functions["xi_star"].text, functions["xi_star"].expr):
+        assert check(function).kind == "scalar"  # type: ignore[arg-type]
+    with pytest.raises(EvopruneError, match="has no shape"):
+        check("random")
+    with pytest.raises(EvopruneError, match="got int"):
+        check(3)  # type: ignore[arg-type]
 
 
 def test_the_size_limit_lets_the_library_and_wide_layers_pass() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evoprune import Expr, parse
-from evoprune.errors import ParseError
+from evoprune.errors import ExpressionError, ParseError
 from evoprune.expression.text import span
 from strategies import expressions
 
@@ -49,6 +49,10 @@ def test_a_span_is_the_place_of_a_node(expr: Expr, data: st.DataObject) -> None:
         ("ridge(F, -1)", "a number above 0", "-1"),
         ("ridge(F, 0)", "a number above 0", "0"),
         ("ridge(F, 1e999)", "a number above 0", "1e999"),
+        ("ridge(F, nan)", "a number above 0, got nan", "nan"),
+        ("ridge(F, -inf)", "a number above 0, got -inf", "-inf"),
+        ("sum_g(add(F,\r\n\tvra_g(F)))", "did you mean var_g?", "vra_g"),
+        ("xi_star", "a function of the library", "xi_star"),
         ("ridge(0.1, F)", "second argument of ridge", "0.1"),
         ("add(F, 2)", "second argument of ridge", "2"),
         ("F(W)", "takes no parentheses", "("),
@@ -102,6 +106,14 @@ def test_latex_braces_balance(expr: Expr) -> None:
     assert latex.count("{") == latex.count("}")
     assert latex.count(r"\left") == latex.count(r"\right")
     assert "^{+}^" not in latex
+
+
+def test_a_drawing_has_a_limit() -> None:
+    expr = parse("W_I")
+    for _ in range(10_000):
+        expr = Expr("abs", (expr,))
+    with pytest.raises(ExpressionError, match="at most 100,000,000 characters"):
+        Expr("add", (expr, expr)).tree()
 
 
 def test_the_drawn_tree() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from evoprune import Expr, check, parse, score_arrays
 from evoprune.errors import EvopruneError, ExpressionError
+from evoprune.expression.simplify import simplify
 from evoprune.expression.tree import MAX_SIZE
 from strategies import expressions
 
@@ -33,6 +34,7 @@ def test_a_tree_5000_deep_does_everything() -> None:
     assert not expr.order_dependent
     assert expr.latex()
     assert len(expr.tree().splitlines()) == expr.size
+    assert simplify(expr) == expr
     assert expr.replace(expr.size - 1, parse("B")).size == expr.size
     small = deep(200)
     filters = [[1.0, -2.0], [0.5, 0.25]]
@@ -65,6 +67,9 @@ def test_it_is_frozen() -> None:
         ("abs", (Expr("F"),), 0.5),
         ("ridge", (Expr("F"),), -1.0),
         ("ridge", (Expr("F"),), float("inf")),
+        ("ridge", (Expr("F"),), "much"),
+        ("abs", Expr("F"), None),
+        (["abs"], (Expr("F"),), None),
         ("abs", ("F",), None),
     ],
 )

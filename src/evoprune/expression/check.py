@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from evoprune.errors import ShapeError
+from evoprune.errors import ExpressionError, ShapeError
+from evoprune.expression.library import Function, resolve
 from evoprune.expression.shapes import Shape
-from evoprune.expression.text import parse, point, span, to_text
+from evoprune.expression.text import point, span, to_text
 from evoprune.expression.tree import Expr
 from evoprune.expression.vocabulary import OPERANDS, OPERATORS
 
@@ -28,7 +29,10 @@ MAX_ENTRIES = 2**25
 
 
 def infer(expr: Expr) -> dict[Expr, Shape]:
-    """The shape of every distinct subtree. Every tree has shapes; `check` says which are refused."""
+    """The shape of every distinct subtree. `check` says which are too large.
+
+    Raises ShapeError where an axis has more than MAX_CASES, far beyond what `check` lets pass.
+    """
     shapes: dict[Expr, Shape] = {}
     for node in expr.distinct():
         shapes[node] = shape_of(node, shapes)
@@ -48,8 +52,8 @@ def nominal_entries(shape: Shape) -> int:
     return shape.entries.size(NOMINAL_SIZES)
 
 
-def check(expr: Expr | str) -> Shape:
-    """The shape of the root, without data.
+def check(function: str | Expr | Function) -> Shape:
+    """The shape of the root of a function, given as a name, a text or a tree; without data.
 
     Raises ShapeError, pointing at the sub-expression, where a value would be larger than MAX_ENTRIES
     at nominal sizes.
@@ -57,9 +61,12 @@ def check(expr: Expr | str) -> Shape:
     >>> str(check("mean_s(F)"))
     'vector [P]'
     """
-    expr = parse(expr) if isinstance(expr, str) else expr
-    shapes = infer(expr)
-    for node, shape in shapes.items():
+    expr = resolve(function).expr
+    if expr is None:
+        raise ExpressionError(f"{function} draws its scores: it is not an expression and has no shape")
+    shapes: dict[Expr, Shape] = {}
+    for node in expr.distinct():
+        shape = shapes[node] = shape_of(node, shapes)
         size = nominal_entries(shape)
         if size > MAX_ENTRIES:
             got = ", ".join(f"{to_text(a)[:40]} is a {shapes[a]}" for a in node.args)

@@ -9,7 +9,7 @@ experiments.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -177,6 +177,13 @@ def resolve(function: str | Expr | Function) -> Function:
     if name.isidentifier() and name not in OPERANDS and name not in OPERATORS:
         raise UnknownFunction(name, list(functions))
     return _own(parse(function))
+
+
+def resolve_all(functions: str | Expr | Function | Iterable[str | Expr | Function]) -> tuple[Function, ...]:
+    """One or many functions."""
+    if isinstance(functions, str | Expr | Function) or not isinstance(functions, Iterable):
+        return (resolve(functions),)
+    return tuple(resolve(function) for function in functions)
 
 
 def _own(expr: Expr) -> Function:

@@ -14,6 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from evoprune.errors import ShapeError
+
+MAX_CASES = 4_096
+"""The most symbols that the max of mins of products for the length of an axis may be written with."""
+
 # A product of symbols with a whole factor: (4, ("N", "P")) is 4·N·P.
 Monomial = tuple[int, tuple[str, ...]]
 
@@ -75,6 +80,12 @@ def product(a: Axis, b: Axis) -> Axis:
 
 def _canonical(groups: Iterable[frozenset[Monomial]]) -> Axis:
     """Without what another part is never shorter (in a min) or never longer (in a max) than."""
+    groups = set(groups)
+    if sum(len(symbols) + 1 for group in groups for _, symbols in group) > MAX_CASES:
+        raise ShapeError(
+            f"the length of an axis has over {MAX_CASES:,} cases: too many products, max and min of the "
+            "numbers of images, pixels, filters and weights; reduce an operand first, as in mean_g(…)"
+        )
     reduced = {
         frozenset(m for m in group if not any(_at_most(n, m) and n != m for n in group)) for group in groups
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evoprune.expression.check import infer
+from evoprune.expression.check import infer, shape_of
 from evoprune.expression.shapes import Shape
 from evoprune.expression.tree import Expr
 from evoprune.expression.vocabulary import OPERATORS
@@ -36,11 +36,14 @@ def simplify(expr: Expr) -> Expr:
             # Over a literal ridge `inv` adds none of its own, so that none may appear here.
             args = [node.args[0]]
         new = _reduced(Expr(node.name, args, node.rho) if node.args else node, shapes, signs)
-        for each in new.distinct():
-            if each not in shapes:
-                shapes.update(infer(each))
-            if each not in signs:
+        unknown = [new]
+        while unknown:
+            below = [arg for arg in unknown[-1].args if arg not in signs]
+            if not below:
+                each = unknown.pop()
+                shapes[each] = shape_of(each, shapes)
                 signs[each] = _never_negative(each, shapes, signs)
+            unknown += below
         return new
 
     return expr.fold(rebuilt)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import difflib
 import re
+from string import Formatter
 from typing import NamedTuple
 
-from evoprune.errors import ParseError
+from evoprune.errors import ExpressionError, ParseError
 from evoprune.expression.tree import MAX_SIZE, Expr
 from evoprune.expression.vocabulary import ATOM, DEFAULT_RHO, OPERANDS, OPERATORS
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<operand>F[+-])|(?P<name>[A-Za-z_]\w*)"
-    r"|(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<mark>[(),]))"
+    r"\s*(?:(?P<operand>F[+-])"
+    r"|(?P<number>[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?:inf|nan)\b))"
+    r"|(?P<name>[A-Za-z_]\w*)|(?P<mark>[(),]))"
 )
+
+
+MAX_DRAWING = 10**8
+"""The most characters of a tree drawn with lines."""
 
 
 class _Token(NamedTuple):
@@ -139,7 +145,8 @@ def point(text: str, start: int, end: int, width: int = 96) -> str:
     right = min(len(text), left + width)
     head, tail = "…" if left else "", "…" if right < len(text) else ""
     carets = max(1, min(end, right) - start)
-    line = (head + text[left:right] + tail).replace("\n", " ").replace("\t", " ")
+    # A character a column: line ends and tabs would move the carets away from the place.
+    line = "".join(each if each.isprintable() else " " for each in head + text[left:right] + tail)
     return f"  {line}\n  {' ' * (len(head) + start - left)}{'^' * carets}"
 
 
@@ -148,31 +155,56 @@ def to_latex(expr: Expr) -> str:
     from evoprune.expression.check import infer
 
     shapes = infer(expr)
+    pieces: list[str] = []
+    stack: list[Expr | str] = [expr]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            pieces.append(item)
+        elif not item.args:
+            pieces.append(OPERANDS[item.name].latex)
+        else:
+            rho = ""
+            if item.rho is not None:
+                rho = _latex_number(item.rho) + (r"\,\mathbf{I}" if shapes[item.args[0]].is_square else "")
+            stack.extend(reversed(_latex_parts(item, rho)))
+    return "".join(pieces)
 
-    def write(node: Expr, parts: list[tuple[str, int]]) -> tuple[str, int]:
-        if node.name in OPERANDS:
-            return OPERANDS[node.name].latex, ATOM
-        operator = OPERATORS[node.name]
-        inner = [
-            rf"\left({part}\right)" if binds < needed else part
-            for (part, binds), needed in zip(parts, operator.needs, strict=False)
-        ]
-        rho = ""
-        if node.rho is not None:
-            rho = _latex_number(node.rho) + (r"\,\mathbf{I}" if shapes[node.args[0]].is_square else "")
-        return operator.latex.format(*inner, rho=rho), operator.binds
 
-    return expr.fold(write)[0]
+def _latex_parts(node: Expr, rho: str) -> list[Expr | str]:
+    """An operator's form in LaTeX, with its operands still to be written."""
+    operator = OPERATORS[node.name]
+    parts: list[Expr | str] = []
+    for literal, field, _, _ in Formatter().parse(operator.latex):
+        parts.append(literal)
+        if field == "rho":
+            parts.append(rho)
+        elif field is not None:
+            arg = node.args[int(field)]
+            binds = OPERATORS[arg.name].binds if arg.args else ATOM
+            loose = binds < operator.needs[int(field)]
+            parts += [r"\left(", arg, r"\right)"] if loose else [arg]
+    return parts
 
 
 def to_tree(expr: Expr) -> str:
-    """The tree drawn with lines, a node per line."""
+    """The tree drawn with lines, a node per line.
+
+    Raises ExpressionError where the drawing, as wide as the tree is deep, has over MAX_DRAWING characters.
+    """
     lines = []
+    drawn = 0
     stack = [(expr, "", "")]
     while stack:
         node, lead, below = stack.pop()
         rho = f" {node.rho!r}" if node.rho is not None and node.rho != DEFAULT_RHO else ""
         lines.append(f"{lead}{node.name}{rho}")
+        drawn += len(lines[-1])
+        if drawn > MAX_DRAWING:
+            raise ExpressionError(
+                f"the drawing of a tree may have at most {MAX_DRAWING:,} characters; this one, of a tree "
+                f"{expr.depth:,} levels deep, would have more, its text has not"
+            )
         for i in range(len(node.args) - 1, -1, -1):
             last = i == len(node.args) - 1
             stack.append(
@@ -258,7 +290,11 @@ def _takes(name: str) -> str:
 
 
 def _unknown(name: str) -> str:
+    from evoprune.expression.library import functions
+
     known = [*OPERANDS, *OPERATORS]
+    if name in functions:
+        return f"{name!r} is a function of the library, not a word of the language: functions[{name!r}].expr"
     return (
         f"unknown name {name!r}{suggest(name, known)}\n"
         f"  operands:  {' '.join(OPERANDS)}\n  operators: {' '.join(OPERATORS)}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
-from math import isfinite
+from math import isfinite, nan
 from typing import Any, TypeVar
 
 from evoprune.errors import ExpressionError
@@ -47,6 +47,11 @@ class Expr:
     """A digest that also ignores the order of the operands of `add`, `mul` and `dot`."""
 
     def __init__(self, name: str, args: tuple[Expr, ...] | list[Expr] = (), rho: float | None = None) -> None:
+        if not isinstance(name, str) or not isinstance(args, tuple | list):
+            raise ExpressionError(
+                "an Expr is a name and a tuple of operands, "
+                f"got {type(name).__name__} and {type(args).__name__}"
+            )
         args = tuple(args)
         if name in OPERANDS:
             arity = 0
@@ -63,9 +68,13 @@ class Expr:
             if not isinstance(arg, Expr):
                 raise ExpressionError(f"an operand of {name} must be an Expr, got {type(arg).__name__}")
         if name == "ridge":
-            rho = DEFAULT_RHO if rho is None else float(rho)
-            if not (isfinite(rho) and rho > 0):
-                raise ExpressionError(f"ridge adds a number above 0, got {rho}")
+            try:
+                number = DEFAULT_RHO if rho is None else float(rho)
+            except (TypeError, ValueError, OverflowError):
+                number = nan
+            if not (isfinite(number) and number > 0):
+                raise ExpressionError(f"ridge adds a number above 0, got {rho!r}")
+            rho = number
         elif rho is not None:
             raise ExpressionError(f"only ridge takes a number, not {name}")
         size = 1 + sum([arg.size for arg in args])

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from evoprune.expression.check import check_scalar
-from evoprune.expression.library import Function, resolve
+from evoprune.expression.library import Function, resolve_all
 from evoprune.expression.shapes import Axis
 from evoprune.expression.tree import Expr
 from evoprune.scoring.steps import (
@@ -175,8 +175,7 @@ def plan(
     scatter: whether scatter matrices `[pixel, pixel]` may be gathered, as is worth it for small maps.
     class_maps: whether a map may be kept for each class, as can be done for few classes or small maps.
     """
-    many = [functions] if isinstance(functions, str | Expr | Function) else list(functions)
-    found = tuple(resolve(function) for function in many)
+    found = resolve_all(functions)
     from evoprune.scoring.planner import NeedsRows, Planner
 
     planner = Planner(scatter, class_maps)

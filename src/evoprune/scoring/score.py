@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from evoprune.errors import MissingExtraError, ScoringError
-from evoprune.expression.library import Function, resolve
+from evoprune.expression.library import Function, resolve_all
 from evoprune.expression.tree import Expr
 from evoprune.plain import plain
 from evoprune.pruning.inputs import usable_device
@@ -199,10 +199,10 @@ def gather(
 
 
 def _functions(functions: Functions) -> tuple[Function, ...]:
-    many = [functions] if isinstance(functions, str | Expr | Function) else list(functions)
-    if not many:
+    found = {function.name: function for function in resolve_all(functions)}
+    if not found:
         raise ScoringError("no function is given to score with")
-    return tuple({function.name: function for function in map(resolve, many)}.values())
+    return tuple(found.values())
 
 
 def _plans(functions: Sequence[Function], source: Images | None, known: Statistics | None) -> Plans:
