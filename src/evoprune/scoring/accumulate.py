@@ -30,8 +30,14 @@ CHUNK = 2**18
 LOST = 64.0
 """How many times less than its mean square a map may vary before digits are lost."""
 
+CLOSE = 1e-9
+"""How small the variance of a column beside its squared mean is when it may be all rounding."""
+
 SHORT = 32
 """Columns up to which rows are short."""
+
+FEW = 128
+"""Images whose sum single precision holds: beyond, what rounding adds to equal values mounts up."""
 
 PENDING = 2**18
 """Images times channels that may wait to be merged into their classes."""
@@ -135,7 +141,8 @@ class Accumulator:
         def summed(values: Tensor) -> Tensor:
             return values.new_zeros((len(present), values.shape[1])).index_add_(0, place, values)
 
-        new = {"mean": summed(moments.mean) / count[:, None]}
+        near = moments.mean[_first(place, len(present))]
+        new = {"mean": near + summed(moments.mean - near[place]) / count[:, None]}
         if moments.squares is not None:
             between = self.weight * (moments.mean - new["mean"][place]).square()
             new["squares"] = summed(moments.squares + between)
@@ -219,15 +226,26 @@ def _moments(values: Tensor, squares: bool) -> Moments:
     mean = _row_sums(values).to(DOUBLE) / width
     lengths = _row_squares(values).to(DOUBLE)
     spread = lengths - width * mean.square()
-    # The difference has lost digits where a map varies little beside its mean: those are measured from it.
-    far = spread * LOST < lengths
+    # The difference has lost digits where a map varies little beside its mean, all where a square overflows.
+    far = (spread * LOST < lengths) | lengths.isinf()
     if bool(far.any()):
-        rows = values[far]
-        near = rows.mean(-1, keepdim=True)
+        rows = values[far].to(DOUBLE)
+        near = rows[:, :1]
         deviations = rows - near
-        mean[far] = near[:, 0].to(DOUBLE) + deviations.sum(-1, dtype=DOUBLE) / width
-        spread[far] = _row_squares(deviations).to(DOUBLE)
+        middle = deviations.mean(-1, keepdim=True)
+        mean[far] = (near + middle)[:, 0]
+        spread[far] = _row_squares(deviations - middle)
     return Moments(mean, spread, width)
+
+
+def _first(place: Tensor, groups: int) -> Tensor:
+    """Which image is the first of each group, `[group]`.
+
+    Measured from one of themselves, equal values vary by exactly 0, not by the rounding of their mean: a
+    deviation of 1e-9 is a divisor, 0 is none.
+    """
+    first = place.new_full((groups,), len(place))
+    return first.scatter_reduce_(0, place, torch.arange(len(place), device=place.device), "amin")
 
 
 def _row_sums(values: Tensor) -> Tensor:
@@ -294,8 +312,7 @@ def _add_batch(into: Accumulator, values: Tensor, rows: Tensor) -> bool:
     if "sum" in into.fields:
         if into.shift is not None:
             values = values - into.shift
-        sums = values.new_zeros((len(present), *values.shape[1:])).index_add_(0, place, values)
-        new = {"sum": sums.to(DOUBLE)}
+        new = {"sum": _summed(values, place, len(present))}
         if "scatter" in into.fields:
             _add_outer_products(into.fields["scatter"][0], values)
     elif into.need.kind == "pixel moments":
@@ -311,15 +328,31 @@ def _add_batch(into: Accumulator, values: Tensor, rows: Tensor) -> bool:
 def _moments_of_columns(values: Tensor, place: Tensor, count: Tensor) -> dict[str, Tensor]:
     """Mean and squared deviations of each column over the images of each class."""
 
-    def summed(each: Tensor) -> Tensor:
-        return each.new_zeros((len(count), *each.shape[1:])).index_add_(0, place, each).to(DOUBLE)
-
-    images = _like(count, values)
-    near = (summed(values) / images).to(values.dtype)
-    deviations = values - (near if len(count) == 1 else near[place])
+    groups, images = len(count), _like(count, values)
+    near = (_summed(values, place, groups) / images).to(values.dtype)
+    deviations = values - (near if groups == 1 else near[place])
     # The mean of what is left corrects the rounding of the mean.
-    mean = near.to(DOUBLE) + summed(deviations) / images
-    return {"mean": mean, "squares": summed(deviations.square_())}
+    mean = near.to(DOUBLE) + _summed(deviations, place, groups) / images
+    squares = _summed(deviations.square_(), place, groups)
+    # What varies hardly at all beside its mean may not vary at all.
+    close = ((squares > 0) & (squares < CLOSE * images * mean.square())).any(0)
+    if bool(close.any()):
+        columns = values[:, close].to(DOUBLE)
+        near = columns[_first(place, groups)]
+        deviations = columns - near[place]
+        middle = _summed(deviations, place, groups) / count[:, None]
+        mean[:, close] = near + middle
+        squares[:, close] = _summed((deviations - middle[place]).square(), place, groups)
+    return {"mean": mean, "squares": squares}
+
+
+def _summed(values: Tensor, place: Tensor, groups: int) -> Tensor:
+    """Sums over the images of each group, `[group, …]`, in float64; float32 holds those of a few images."""
+    sums = [
+        part.new_zeros((groups, *part.shape[1:])).index_add_(0, where, part).to(DOUBLE)
+        for part, where in zip(torch.split(values, FEW), torch.split(place, FEW), strict=True)
+    ]
+    return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
 
 
 def _add_outer_products(scatter: Tensor, values: Tensor) -> None:
@@ -367,7 +400,8 @@ def total(accumulator: Accumulator) -> Accumulator:
         together = {"sum": fields["sum"].sum(0, keepdim=True)}
     else:
         weights = _like(count / count.sum(), fields["mean"])
-        mean = (weights * fields["mean"]).sum(0, keepdim=True)
+        near = fields["mean"][count.argmax()]
+        mean = near + (weights * (fields["mean"] - near)).sum(0, keepdim=True)
         together = {"mean": mean}
         if "squares" in fields:
             between = accumulator.weight * _like(count, mean) * (fields["mean"] - mean).square()

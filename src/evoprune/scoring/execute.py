@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evoprune.expression.tree import Expr
-from evoprune.expression.vocabulary import TINY
+from evoprune.expression.vocabulary import OPERATORS, TINY
 from evoprune.scoring.steps import CHANNEL, CLASS, LAYER, Kernel, Program, Step, compile
 
 BUDGET = 2**23
@@ -84,20 +84,33 @@ def _per_class(program: Program, step: int) -> bool:
 def evaluate_rows(
     program: Program, maps: Tensor, map_size: tuple[int, int], known: Mapping[str, Tensor]
 ) -> Tensor:
-    """A value with a row per image, `[channel, image, …]`, in the precision of the maps.
+    """A value with a row per image, `[channel, image, …]`, in float64, or as the maps are where that will do.
 
     maps: `[channel, image, pixel]`; known: operands that are not maps, `[1, channel or 1, …]`.
     """
+    maps = maps if _keeps_digits(program) else maps.double()
     values: dict[int, Tensor] = {}
+    last = {arg: i for i, step in enumerate(program.steps) for arg in step.args}
     for i, step in enumerate(program.steps):
         if step.leaf is None:
             given = [(values[arg], program.steps[arg]) for arg in step.args]
             values[i] = KERNELS[step.name](_Call(step, given, map_size))
-        elif step.leaf == "F":
-            values[i] = maps[None]
+            for arg in step.args:
+                if last[arg] == i:
+                    values.pop(arg, None)
         else:
-            values[i] = known[str(step.leaf)].to(maps.dtype)
+            values[i] = maps[None] if step.leaf == "F" else known[str(step.leaf)].to(maps.dtype)
     return values[program.roots[0]][0]
+
+
+def _keeps_digits(program: Program) -> bool:
+    """Whether float32 maps may go through as they are: one rounding of an entry is no more than its own.
+
+    After a second one, or a sum or product of many (`tr` adds in float64), differences may be all rounding.
+    """
+    names = [s.name for s in program.steps if s.leaf is None]
+    rounding = [name for name in names if name not in ("abs", "sqrt", "tran", "slice", "tr")]
+    return not rounding or (len(rounding) == 1 and OPERATORS[rounding[0]].group == "elementwise")
 
 
 def _run(
@@ -218,7 +231,8 @@ def _eye(x: Tensor) -> Tensor:
 def _tr(call: _Call) -> Tensor:
     x, shape = call.x, call.given[0][1].shape
     if shape.maps:
-        return x.reshape(*x.shape[:-1], *call.map_size).diagonal(dim1=-2, dim2=-1).sum(-1)
+        maps = x.reshape(*x.shape[:-1], *call.map_size)
+        return maps.diagonal(dim1=-2, dim2=-1).sum(-1, dtype=torch.float64)
     if x.ndim == 4:
         return x.diagonal(dim1=-2, dim2=-1).sum(-1)
     return x[..., 0] if x.ndim == 3 else x
