@@ -304,6 +304,7 @@ def test_a_missing_operand_is_named(text: str, given: dict[str, Any], named: str
         ({"labels": LABELS[:6]}, r"one per image, \[7\] here; got shape \[6\]"),
         ({"labels": LABELS.astype(float)}, "integers or strings"),
         ({"labels": np.array([None] * 7)}, "integers or strings"),
+        ({"labels": [[0], [0, 1], 1, 0, 1, 0, 1]}, "one per image"),
         ({"maps": np.where(MAPS > 2, np.nan, MAPS)}, "NaN"),
         ({"maps": MAPS[:, :, 0]}, r"\[image, channel, H, W\]"),
         ({"maps": MAPS[:0]}, "at least one entry"),
@@ -342,10 +343,15 @@ def test_a_tensor_is_an_array() -> None:
     import torch
 
     maps = torch.tensor(MAPS, requires_grad=True)
-    np.testing.assert_array_equal(
-        score_arrays("xi_2", maps, torch.tensor(LABELS), dtype="float64"),
-        score_arrays("xi_2", MAPS, LABELS, dtype="float64"),
-    )
+    want = score_arrays("xi_2", MAPS, LABELS, dtype="float64")
+    np.testing.assert_array_equal(score_arrays("xi_2", maps, torch.tensor(LABELS), dtype="float64"), want)
+    np.testing.assert_allclose(score_arrays("xi_2", maps.bfloat16(), LABELS), want, rtol=0.1)
+
+
+def test_labels_of_any_integers() -> None:
+    want = score_arrays("fdr", MAPS, LABELS)
+    for labels in (LABELS.astype(object), [10**30 + int(k) for k in LABELS], LABELS.astype(np.uint8)):
+        np.testing.assert_array_equal(score_arrays("fdr", MAPS, labels), want)
 
 
 def test_random_is_seeded_and_no_expression() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 from typing import Any
 
@@ -266,6 +267,12 @@ def test_loaders_tensors_and_iterables_give_the_same_numbers() -> None:
         [{"image": inputs, "label": labels}],
         (inputs.numpy(), labels.numpy()),
         (inputs, labels.to(torch.uint8)),
+        [(inputs, list(labels))],
+        [(inputs, list(labels.numpy()))],
+        (inputs, labels.numpy().astype(object)),
+        (frozen(inputs.numpy()), labels),
+        (inputs.numpy().astype(">f8"), labels),
+        (inputs.flip(0).numpy()[::-1], labels),
     ]
     for way in ways:
         got = evoprune.score(network(), names, way, sites=sites(), sample=20)
@@ -276,6 +283,30 @@ def test_loaders_tensors_and_iterables_give_the_same_numbers() -> None:
                 torch.testing.assert_close(
                     got[name][site.name], want[name][site.name], rtol=1e-10, atol=1e-15
                 )
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array.setflags(write=False)
+    return array
+
+
+@pytest.mark.parametrize("batch", [3, 40])
+def test_an_iterator_loses_no_batch_to_finding_the_sites(batch: int) -> None:
+    inputs, labels = images(count=40)
+    want = evoprune.score(network(), "xi_star", (inputs, labels), batch_size=batch)
+    parts = [(inputs[:0], labels[:0]), *split((inputs, labels), [batch] * 14)]
+    for way in (iter(parts), (part for part in parts)):
+        got = evoprune.score(network(), "xi_star", way)
+        assert got.images == 40
+        assert all(torch.equal(got["xi_star"][s.name], want["xi_star"][s.name]) for s in sites())
+
+
+def test_a_list_of_two_batches_of_images_is_no_pair() -> None:
+    inputs, _ = images(count=40)
+    for parts in ([inputs[:20], inputs[20:]], [inputs[:10], inputs[10:20], inputs[20:]]):
+        scores = evoprune.score(network(), "mean_activation", parts, sites=sites())
+        assert scores.images == 40
 
 
 def test_images_limits_how_many_are_used() -> None:
@@ -302,20 +333,98 @@ def test_label_names_mean_nothing() -> None:
                 torch.testing.assert_close(got[name][site.name], want[name][site.name], rtol=1e-9, atol=1e-15)
 
 
+def passing(inputs: Tensor) -> tuple[nn.Module, Site]:
+    """A network whose first site's maps are its inputs."""
+    channels = inputs.shape[1]
+    model = nn.Sequential(nn.Conv2d(channels, channels, 1, bias=False), nn.Conv2d(channels, 2, 1))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(channels)[:, :, None, None])
+    model.to(inputs.dtype)
+    return model, evoprune.sites(model, inputs[:1])[0]
+
+
 def test_float32_far_from_zero_keeps_its_digits() -> None:
     """Maps with mean 1000 and deviation 1, in float32, against the definition in float64."""
     generator = torch.Generator().manual_seed(5)
-    model = nn.Sequential(nn.Conv2d(3, 3, 1, bias=False), nn.Conv2d(3, 2, 1))
-    with torch.no_grad():
-        model[0].weight.copy_(torch.eye(3)[:, :, None, None])
     inputs = 1000 + torch.randn(300, 3, 6, 6, generator=generator)
     labels = torch.randint(5, (300,), generator=generator)
-    site = evoprune.sites(model, inputs[:1])[0]
+    model, site = passing(inputs)
     maps64 = maps(model, site, inputs).double()
     for name in ("xi_star", "xi_1", "sym_div", "fdr", "t_test", "di", "xi_imagenet", "abs_snr"):
         want = evoprune.score_arrays(name, maps64, labels, dtype="float64", executor="reference")
         got = evoprune.score(model, name, (inputs, labels), sites=[site], batch_size=32)[name][site.name]
         np.testing.assert_allclose(got, want, rtol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "var_g(sub(sq(F), sq(ridge(F, 1.0))))",
+        "mean_g(sub(sq(F), mul(F, ridge(F, 0.001))))",
+        "mean_g(sq(sq(sq(sq(F)))))",  # 1e48
+        "var_g(sum_s(tran(F)))",
+        "sum_g(var_s(matmul(F, tran(W))))",
+        "var_g(prod_s(tran(sqrt(sqrt(F)))))",
+    ],
+)
+def test_steps_on_float32_maps_are_float64(text: str) -> None:
+    generator = torch.Generator().manual_seed(6)
+    inputs = 1000 + torch.randn(120, 3, 4, 5, generator=generator)
+    labels = torch.arange(120) % 4
+    model, site = passing(inputs)
+    got = evoprune.score(model, text, (inputs, labels), sites=[site])[text][site.name]
+    np.testing.assert_allclose(got, from_arrays(model, text, (inputs, labels), site), rtol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_entries_do_not_vary_at_all(dtype: torch.dtype) -> None:
+    """What rounding leaves of the deviation of a constant map would be a divisor: 1e8 instead of 0."""
+    generator = torch.Generator().manual_seed(7)
+    inputs = torch.randn(150, 4, 7, 7, generator=generator, dtype=dtype)
+    for channel, value in enumerate([0.1, 1000.3, -3.7e-5]):
+        inputs[:, channel] = value
+    inputs[:, 3, 0, 0] = 0.3
+    labels = torch.randint(3, (150,), generator=generator)
+    model, site = passing(inputs)
+    texts = [
+        "inv(std_g(F))", "inv(sqrt(std_g(F+)))", "inv(sqrt(std_g(F-)))", "inv(std_g(tr(F)))",
+        "inv(std_g(sqrt(F)))", "inv(std_g(sq(F)))", "sum_g(inv(std_s(F)))", "sum_g(inv(sqrt(std_s(F+))))",
+        "sum_g(inv(sqrt(std_s(F-))))", "inv(std_g(sub(F+, mean_s(F+))))",
+    ]  # fmt: skip
+    scores = evoprune.score(model, texts, (inputs, labels), sites=[site], batch_size=17)
+    for text in texts:
+        assert scores.modes[text][site.name] == "streamed"
+        want = from_arrays(model, text, (inputs, labels), site)
+        assert (want[:3] == 0).all()
+        np.testing.assert_allclose(scores[text][site.name], want, rtol=1e-4, err_msg=text)
+
+
+def test_a_large_batch_adds_up_as_small_ones_do() -> None:
+    inputs = torch.full((20_000, 1, 1, 2), 0.1)
+    model, site = passing(inputs)
+    text = "sum_g(mean_s(F))"
+    got = evoprune.score(model, text, (inputs, None), sites=[site], batch_size=20_000)[text][site.name]
+    assert float(got) == pytest.approx(2 * float(np.float32(0.1)), rel=1e-6)
+
+
+def test_autocast_is_for_the_network_only() -> None:
+    """The sums over its maps, and what is computed of them, keep their precision."""
+    torch.manual_seed(0)
+    model = copy.deepcopy(network()).float()
+    inputs, labels = images(count=60)
+    inputs = inputs.float()
+    seen: list[Tensor] = []
+    site = evoprune.sites(model, inputs[:1])[0]
+    handle = model.get_submodule(first_read(site).module).register_forward_pre_hook(
+        lambda module, args: seen.append(maps_of(site, args[0]).float())
+    )
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        model.eval()(inputs)
+    handle.remove()
+    for text in ("mean_g(F)", "xi_star", "var_g(matmul(F, tran(W)))"):
+        want = evoprune.score_arrays(text, seen[0], labels, filters_of(model, site))
+        got = evoprune.score(model, text, (inputs, labels), sites=[site], autocast=True)[text][site.name]
+        np.testing.assert_allclose(got, want, rtol=1e-5, err_msg=text)
 
 
 class Fragile(nn.Module):
@@ -327,11 +436,14 @@ class Fragile(nn.Module):
         self.norm = nn.BatchNorm2d(4)
         self.drop = nn.Dropout(0.5)
         self.second = nn.Conv2d(4, 3, 2)
+        self.register_buffer("seen", torch.zeros(()))
         self.fail_at = -1
         self.calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
+        self.seen += 1  # whatever the mode
+        self.norm.running_mean = self.norm.running_mean * 1  # type: ignore[assignment, operator]
         if self.calls == self.fail_at:
             raise RuntimeError("out of cheese")
         return self.second(self.drop(self.norm(self.first(x)).relu())).mean((2, 3))
@@ -381,6 +493,8 @@ def test_scores_as_table_csv_and_frame() -> None:
     assert "sample of 17 images" in text
     rows = scores.to_csv().splitlines()
     assert rows[0] == "function,site,channel,score,mode"
+    with pytest.raises(ScoringError, match="cannot be written to /nonexistent"):
+        scores.to_csv("/nonexistent/scores.csv")
     assert len(rows) == 1 + 3 * sum(site.channels for site in sites())
     frame = scores.to_pandas()
     assert list(frame.columns) == rows[0].split(",")
@@ -390,6 +504,14 @@ def test_scores_as_table_csv_and_frame() -> None:
     assert scores.constant("bn_scale") == tuple(s.name for s in sites() if s.batch_norm is None)
     with pytest.raises(KeyError, match="there are xi_star"):
         scores["l1"]
+
+
+def test_scores_are_found_by_any_form_of_the_function() -> None:
+    text = "div(var_g(F-),ridge(var_g(F+),0.0001))"
+    scores = evoprune.score(network(), [text, "xi_2"], images(), sites=sites())
+    assert scores[text] is scores[evoprune.parse(text)] is scores[str(evoprune.parse(text))]
+    assert scores[functions["xi_2"]] is scores["xi_2"]
+    assert text in scores and "var_g(F-)" not in scores and 3 not in scores
 
 
 # Bad input
@@ -429,7 +551,41 @@ def test_a_source_that_yields_nothing(nothing: Any) -> None:
     assert "yields nothing" in failing(nothing)
 
 
-@pytest.mark.parametrize("data", [3, "cifar10", ("a", "b"), [("a", "b")], [3], [{"text": 1}]])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"images": 0}, "images must be a whole number of at least 1, got 0"),
+        ({"images": 2.5}, "images must be a whole number"),
+        ({"batch_size": 0}, "batch_size must be"),
+        ({"classes": -1}, "classes must be"),
+        ({"sample": 1}, "sample must be a whole number of at least 2, got 1"),
+        ({"seed": -1}, "seed must be"),
+        ({"statistics": 3}, "statistics must be what gather returns, got int"),
+    ],
+)
+def test_arguments_out_of_range(arguments: dict[str, Any], message: str) -> None:
+    assert message in failing(images(), **arguments)
+
+
+def test_sites_and_models_that_are_none() -> None:
+    other = evoprune.sites(
+        nn.Sequential(nn.Sequential(nn.Conv2d(2, 3, 1)), nn.Conv2d(3, 2, 1)), images()[0].float()[:1]
+    )
+    for wrong, message in ((["0"], "got str"), (other, "not of this network")):
+        with pytest.raises(ScoringError, match=message):
+            evoprune.score(network(), "xi_star", images(), sites=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ScoringError, match=r"torch.nn.Module, got int"):
+        evoprune.score(3, "xi_star", images())  # type: ignore[arg-type]
+    for wrong in (3, None, [None]):
+        with pytest.raises(evoprune.EvopruneError, match="a function's name, its text or an Expr, got"):
+            evoprune.score(network(), wrong, images(), sites=sites())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [3, "cifar10", ("a", "b"), [("a", "b")], [3], [{"text": 1}], {"image": 1}, (torch.zeros(()), 3),
+     (torch.zeros(2, 2, 3, 3), 3), (np.array([["a"]]), None)],
+)  # fmt: skip
 def test_what_is_no_data(data: Any) -> None:
     assert "images" in failing(data)
 
@@ -452,9 +608,11 @@ def test_a_network_without_sites() -> None:
 
 
 @pytest.mark.parametrize(
-    "labels", [torch.zeros(17, 3), torch.zeros(17, 3, dtype=torch.int64), torch.rand(17), None]
-)
-def test_labels_that_are_not_one_class_per_image(labels: Tensor | None) -> None:
+    "labels",
+    [torch.zeros(17, 3), torch.zeros(17, 3, dtype=torch.int64), torch.rand(17), None, {"boxes": 1}, {1, 2},
+     "words", 3, [{"boxes": 1}] * 17, np.array([None] * 17)],
+)  # fmt: skip
+def test_labels_that_are_not_one_class_per_image(labels: Any) -> None:
     inputs, _ = images()
     data = [(inputs, labels)] if labels is not None else [inputs]
     message = failing(data, ["xi_star", "l1", "mean_activation"])

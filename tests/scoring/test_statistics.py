@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -79,8 +80,52 @@ def test_other_weights_or_other_data_are_refused() -> None:
     shifted = labels.clone()
     shifted[3] = (shifted[3] + 1) % 3
     for other in [(inputs * 2, labels), (inputs[:16], labels[:16]), (inputs, shifted)]:
-        with pytest.raises(ScoringError, match="other data"):
-            evoprune.score(network(), "xi_star", other, sites=sites(), statistics=statistics)
+        for function in ("xi_star", "xi_2"):  # of which one is known
+            with pytest.raises(ScoringError, match="other data"):
+                evoprune.score(network(), function, other, sites=sites(), statistics=statistics)
+    for buffer in (True, False):
+        changed = copy.deepcopy(network())
+        if buffer:
+            changed[0].register_buffer("mean", torch.zeros(()), persistent=False)  # type: ignore[union-attr, operator]
+        else:
+            changed[4] = torch.nn.ReLU()
+        with pytest.raises(ScoringError, match="another network"):
+            evoprune.score(changed, "xi_2", sites=sites(), statistics=statistics)
+
+
+def test_another_site_of_the_same_name_is_refused() -> None:
+    statistics = evoprune.gather(network(), "xi_2", images(), sites=sites())
+    other = dataclasses.replace(sites()[0], map_size=(1, 4))
+    with pytest.raises(ScoringError, match="another site '0'"):
+        evoprune.score(network(), "xi_2", sites=[other], statistics=statistics)
+
+
+def test_statistics_without_labels_say_so() -> None:
+    statistics = evoprune.gather(
+        network(), ["mean_activation", "sum_g(rbf(F, F))"], images()[0], sites=sites()
+    )
+    for function in ("count_s(F+)", "mmd", "xi_star"):
+        with pytest.raises(ScoringError, match="need labels"):
+            evoprune.score(network(), function, sites=sites(), statistics=statistics)
+
+
+def test_what_autocast_gathered_is_not_mixed_with_other(tmp_path: Path) -> None:
+    model, (inputs, labels) = copy.deepcopy(network()).float(), images()
+    data = inputs.float(), labels
+    evoprune.gather(model, "xi_2", data, sites=sites(), autocast=True).save(tmp_path)
+    statistics = Statistics.load(tmp_path)
+    assert evoprune.score(model, "xi_2", data, sites=sites(), statistics=statistics)
+    with pytest.raises(ScoringError, match="gathered with autocast=True"):
+        evoprune.score(model, "xi_star", data, sites=sites(), statistics=statistics)
+
+
+def test_the_digest_of_data_knows_their_shape() -> None:
+    inputs = torch.zeros(6, 2, 4, 3)
+    model = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 1), torch.nn.Conv2d(3, 1, 1))
+    digests = {
+        evoprune.gather(model, "mean_activation", each).data for each in (inputs, inputs.transpose(2, 3))
+    }
+    assert len(digests) == 2
 
 
 def test_the_digest_of_data_does_not_depend_on_batches() -> None:

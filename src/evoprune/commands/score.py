@@ -37,13 +37,13 @@ def main(
         evoprune score digits --functions xi_star l1 "var_g(F+)" --csv scores.csv
         evoprune score resnet20-cifar10 --functions xi_star di --explain
     """
-    from evoprune.expression.library import resolve
     from evoprune.scoring.plan import describe, plan
     from evoprune.tasks.progress import TrainingProgress
 
     if not functions:
         raise ConfigError("--functions needs at least one function")
-    names = [resolve(function).name for function in functions]
+    planned = plan(functions)  # what is wrong with a function is told before a network is trained
+    names = [function.name for function in planned.functions]
     chosen = task.open()
     with TrainingProgress(f"{chosen.name}: base") as progress:
         chosen.base(progress)
@@ -57,7 +57,7 @@ def main(
         return
     if explain:
         sizes = [(s.name, s.channels, s.map_size[0] * s.map_size[1]) for s in chosen.surgeon.sites]
-        print(describe(plan(names), sizes, len(chosen.data.classes)), end="\n\n")
+        print(describe(planned, sizes, len(chosen.data.classes)), end="\n\n")
     print(scores, end="\n\n")
     print(f"the {BEST} most important channels of each site, best first")
     width = max(map(len, names))

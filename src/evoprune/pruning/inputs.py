@@ -31,7 +31,7 @@ def batches_of(data: Any) -> Iterator[Any]:
 
 
 def usable_device(device: str | torch.device) -> torch.device:
-    """The device, if this machine has it."""
+    """The device, if this machine has it, with its number: "cuda" is "cuda:0"."""
     try:
         wanted = torch.device(device)
     except RuntimeError as error:
@@ -39,7 +39,7 @@ def usable_device(device: str | torch.device) -> torch.device:
     count = torch.cuda.device_count()
     if wanted.type == "cuda" and (wanted.index or 0) >= count:
         raise NetworkError(f"device {str(device)!r} is not there: this machine has {count} CUDA devices")
-    return wanted
+    return torch.empty(0, device=wanted).device
 
 
 def _are_images(value: Any) -> bool:

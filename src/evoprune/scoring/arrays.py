@@ -176,10 +176,15 @@ def _floats(name: str, given: ArrayLike, dtype: str, layouts: dict[int, str]) ->
 
 
 def _classes(labels: ArrayLike, images: int) -> NDArray[np.int64]:
-    array = np.asarray(_plain(labels))
+    try:
+        array = np.asarray(_plain(labels))
+    except (TypeError, ValueError) as error:
+        raise ScoringError(f"labels must be one per image, [{images}] here: {error}") from None
     if array.shape != (images,):
         raise ScoringError(f"labels must be one per image, [{images}] here; got shape {list(array.shape)}")
-    if array.dtype.kind == "O" and not all(isinstance(each, str) for each in array):
+    if array.dtype.kind == "O" and not any(
+        all(isinstance(each, kind) for each in array) for kind in (str, int)
+    ):
         raise ScoringError("labels must be integers or strings")
     if array.dtype.kind not in "iubUSO":
         raise ScoringError(f"labels must be integers or strings, got {array.dtype}")
@@ -187,5 +192,8 @@ def _classes(labels: ArrayLike, images: int) -> NDArray[np.int64]:
 
 
 def _plain(given: Any) -> Any:
-    """A tensor that lives elsewhere or has gradients as what NumPy can read."""
-    return given.detach().cpu() if hasattr(given, "detach") else given
+    """A tensor that lives elsewhere, has gradients or is in bfloat16 as what NumPy can read."""
+    if not hasattr(given, "detach"):
+        return given
+    given = given.detach().cpu()
+    return given.float() if str(given.dtype) == "torch.bfloat16" else given

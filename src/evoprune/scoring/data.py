@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,9 @@ class Images:
         left = self.limit
         shape: tuple[int, ...] | None = None
         labelled: bool | None = None
-        for number, (images, labels) in enumerate(track(self._batches(), self.title, self._length())):
+        for number, (images, labels) in enumerate(
+            track(self._batches(self.source), self.title, self._length())
+        ):
             if images.ndim < 2:
                 raise ScoringError(
                     f"batch {number}: images must be [image, …], got shape {list(images.shape)}"
@@ -63,8 +66,9 @@ class Images:
 
     def first(self) -> Tensor:
         """The first image, as a batch of one."""
-        for images, _ in self._batches():
-            if len(images):
+        source = self.source.ahead() if isinstance(self.source, _Once) else self.source
+        for images, _ in self._batches(source):
+            if images.ndim and len(images):
                 return images[:1]
         raise ScoringError("the data source yields nothing: there is no image to score with")
 
@@ -93,8 +97,7 @@ class Images:
             return -(-min(len(source[0]), self.limit or len(source[0])) // self.batch_size)
         return len(source) if isinstance(source, Sized) and self.limit is None else None
 
-    def _batches(self) -> Iterator[tuple[Tensor, Labels | None]]:
-        source = self.source
+    def _batches(self, source: Any) -> Iterator[tuple[Tensor, Labels | None]]:
         if not isinstance(source, tuple | list):
             for number, batch in enumerate(source):
                 yield _pair(batch, f"batch {number}")
@@ -120,25 +123,76 @@ def images_of(
     """
     if isinstance(data, Images):
         return data
-    if limit is not None and limit < 1:
-        raise ScoringError(f"images must be at least 1, got {limit}")
+    for name, value in (("images", limit), ("batch_size", batch_size), ("classes", classes)):
+        if value is not None:
+            require_whole(name, value, 1)
     if isinstance(data, Tensor | np.ndarray):
         data = (data,)
-    elif isinstance(data, tuple | list) and not (
-        1 <= len(data) <= 2 and isinstance(data[0], Tensor | np.ndarray)
-    ):
-        if isinstance(data, tuple):
-            raise ScoringError(
-                "data must be a DataLoader, an iterable of (images, labels) or a pair of tensors; "
-                f"got a tuple of {', '.join(type(each).__name__ for each in data)}"
-            )
+    if isinstance(data, tuple | list) and _is_pair(data):
+        labels = data[1] if len(data) > 1 else None
+        if data[0].ndim < 2:
+            raise ScoringError(f"images must be [image, …], got shape {list(data[0].shape)}")
+        if not (labels is None or _is_row(labels)):
+            raise ScoringError(f"labels must be one for each of the images, got {type(labels).__name__}")
+        data = (data[0],) if labels is None else (data[0], labels)
+    elif isinstance(data, list):
         data = _Batches(data)
-    elif not isinstance(data, Iterable):
+    elif isinstance(data, Iterator):
+        data = _Once(data)
+    elif isinstance(data, tuple | str | Mapping) or not isinstance(data, Iterable):
+        what = type(data).__name__
+        if isinstance(data, tuple):
+            what += f" of {', '.join(type(each).__name__ for each in data) or 'nothing'}"
         raise ScoringError(
-            "data must be a DataLoader, an iterable of (images, labels) or a pair of tensors; "
-            f"got {type(data).__name__}"
+            f"data must be a DataLoader, an iterable of (images, labels) or a pair of tensors; got {what}"
         )
     return Images(data, batch_size, limit, classes if classes is not None else _promised(data))
+
+
+def require_whole(name: str, value: object, least: int) -> None:
+    """Raise where an argument is not a whole number of at least so much."""
+    if not isinstance(value, int | np.integer) or value < least:
+        raise ScoringError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def _is_pair(data: tuple[Any, ...] | list[Any]) -> bool:
+    """Whether these are images, perhaps with their labels, and not two batches of images in a list."""
+    if not (1 <= len(data) <= 2 and isinstance(data[0], Tensor | np.ndarray)):
+        return False
+    return isinstance(data, tuple) or len(data) < 2 or not _alike(*data)
+
+
+def _is_row(labels: Any) -> bool:
+    """Whether labels have a length and can be sliced."""
+    sliced = isinstance(labels, Sized) and hasattr(labels, "__getitem__") and not isinstance(labels, Mapping)
+    return sliced and getattr(labels, "ndim", 1) > 0
+
+
+def _alike(first: Any, second: Any) -> bool:
+    """Whether both are images of one shape and type."""
+    if not isinstance(second, Tensor | np.ndarray) or first.ndim < 2:
+        return False
+    return bool(first.shape[1:] == second.shape[1:] and first.dtype == second.dtype)
+
+
+class _Once:
+    """Batches that come only once, where the first ones can be looked at ahead."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._ahead: list[Any] = []
+
+    def ahead(self) -> Iterator[Any]:
+        """The next batches, which iterating gives again."""
+        for batch in self._batches:
+            self._ahead.append(batch)
+            yield batch
+
+    def __iter__(self) -> Iterator[Any]:
+        while self._ahead:
+            yield self._ahead.pop(0)
+        for batch in self._batches:  # noqa: UP028  # `yield from` would close what is not ours
+            yield batch
 
 
 class _Batches:
@@ -181,20 +235,38 @@ def _pair(batch: Any, where: str) -> tuple[Tensor, Labels | None]:
         if isinstance(batch, tuple | list):
             what += f" of {', '.join(type(each).__name__ for each in batch) or 'nothing'}"
         raise ScoringError(f"{where} must be (images, labels) with images as a tensor, got a {what}")
-    images = torch.as_tensor(batch[0])
+    images = _tensor(batch[0], where)
     labels = _labels(batch[1]) if len(batch) > 1 and batch[1] is not None else None
     if labels is not None and len(labels) != len(images):
         raise ScoringError(f"{where} has {len(images)} images but {len(labels)} labels")
     return images, labels
 
 
+def _tensor(images: Tensor | np.ndarray[Any, Any], where: str) -> Tensor:
+    """Images as a tensor; arrays that torch cannot share the memory of are copied."""
+    if isinstance(images, Tensor):
+        return images
+    try:
+        native = images.astype(images.dtype.newbyteorder("="), copy=False)
+        return torch.from_numpy(np.require(native, requirements=["C", "W"]))
+    except TypeError:
+        raise ScoringError(f"{where}: images must be numbers, got an array of {images.dtype}") from None
+
+
 def _labels(given: Any) -> Labels | None:
-    if isinstance(given, list | tuple):
-        whole = all(isinstance(each, int) for each in given) or all(isinstance(each, str) for each in given)
-        return list(given) if whole else None
-    if isinstance(given, np.ndarray) and given.dtype.kind in "US":
-        return [str(each) for each in given] if given.ndim == 1 else None
-    tensor = torch.as_tensor(given)
-    if tensor.ndim != 1 or tensor.is_floating_point() or tensor.is_complex():
+    """One class for each image, or None where that is not what these are."""
+    if isinstance(given, Tensor):
+        if given.ndim != 1 or given.is_floating_point() or given.is_complex():
+            return None
+        return [int(each) for each in given.tolist()]
+    if not isinstance(given, list | tuple):
+        array = np.asarray(given)
+        if array.ndim != 1 or array.dtype.kind not in "iubUO":
+            return None
+        given = array.tolist()
+    if all(isinstance(each, str) for each in given):
+        return [str(each) for each in given]
+    try:
+        return [index(each) for each in given]
+    except (TypeError, ValueError):
         return None
-    return [int(each) for each in tensor.tolist()]

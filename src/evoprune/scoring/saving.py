@@ -56,6 +56,7 @@ def save_statistics(statistics: Statistics, folder: str | Path) -> None:
         "sample_size": statistics.sample_size,
         "seed": statistics.seed,
         "expected_classes": statistics.expected_classes,
+        "autocast": statistics.autocast,
         "image": [list(statistics.image[0]), statistics.image[1]],
         "sites": sites,
     }
@@ -91,6 +92,7 @@ def load_statistics(folder: str | Path) -> Statistics:
             seed=facts["seed"],
             counts=tensors["counts"],
             expected_classes=facts["expected_classes"],
+            autocast=facts["autocast"],
             image=(tuple(facts["image"][0]), facts["image"][1]),
         )
     except (KeyError, TypeError, IndexError, EvopruneError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from evoprune.errors import MissingExtraError, ScoringError
-from evoprune.expression.library import Function, resolve_all
+from evoprune.errors import ExpressionError, MissingExtraError, ScoringError
+from evoprune.expression.library import Function, resolve, resolve_all
 from evoprune.expression.tree import Expr
 from evoprune.plain import plain
 from evoprune.pruning.inputs import usable_device
-from evoprune.pruning.sites import Site, find_sites
+from evoprune.pruning.sites import Site, find_sites, first_read
 from evoprune.scoring.arrays import random_scores
-from evoprune.scoring.data import Images, images_of
+from evoprune.scoring.data import Images, images_of, require_whole
 from evoprune.scoring.execute import array_leaves, evaluate
 from evoprune.scoring.leaves import StatisticLeaves
 from evoprune.scoring.sample import Sample
@@ -27,7 +28,7 @@ from evoprune.scoring.statistics import (
     Statistics,
     device_of,
     gathered,
-    missing_of,
+    lacking,
     model_digest,
     parameters_of,
     watching,
@@ -60,11 +61,15 @@ class Scores(Mapping[str, Mapping[str, Tensor]]):
     sampled_images: int
     statistics: Statistics | None = field(default=None, repr=False, compare=False)
 
-    def __getitem__(self, function: str) -> Mapping[str, Tensor]:
-        try:
-            return self.by_function[function]
-        except KeyError:
-            raise KeyError(f"no scores of {function!r}; there are {', '.join(self.by_function)}") from None
+    def __getitem__(self, function: str | Expr | Function) -> Mapping[str, Tensor]:
+        """The scores of a function, by its name, a text of it, or its tree."""
+        name = function
+        if not isinstance(function, str) or function not in self.by_function:
+            with suppress(ExpressionError):
+                name = resolve(function).name
+        if not isinstance(name, str) or name not in self.by_function:
+            raise KeyError(f"no scores of {function!r}; there are {', '.join(self.by_function)}")
+        return self.by_function[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.by_function)
@@ -106,7 +111,10 @@ class Scores(Mapping[str, Mapping[str, Tensor]]):
         writer.writerow(COLUMNS)
         writer.writerows((*row[:3], repr(row[3]), row[4]) for row in self.rows())
         if path is not None:
-            Path(path).write_text(text.getvalue(), encoding="utf-8")
+            try:
+                Path(path).write_text(text.getvalue(), encoding="utf-8")
+            except OSError as error:
+                raise ScoringError(f"the scores cannot be written to {path}: {error}") from None
         return text.getvalue()
 
     def __str__(self) -> str:
@@ -158,6 +166,7 @@ def score(
     >>> scores["xi_star"]["conv1"]  # doctest: +SKIP
     """
     found = _functions(functions)
+    _check_arguments(model, statistics, sample, seed)
     source = None if data is None else images_of(data, batch_size=batch_size, limit=images, classes=classes)
     plans = _plans(found, source, statistics)
     if example_inputs is None and source is None and statistics is not None:
@@ -191,6 +200,7 @@ def gather(
 
     Keep the result with `Statistics.save`, and score these and other functions from it later.
     """
+    _check_arguments(model, statistics, sample, seed)
     source = images_of(data, batch_size=batch_size, limit=images, classes=classes)
     sites = _sites(model, sites, None, source)
     plans = _plans(_functions(functions), source, statistics)
@@ -203,6 +213,15 @@ def _functions(functions: Functions) -> tuple[Function, ...]:
     if not found:
         raise ScoringError("no function is given to score with")
     return tuple(found.values())
+
+
+def _check_arguments(model: object, statistics: object, sample: object, seed: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise ScoringError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(statistics, Statistics | None):
+        raise ScoringError(f"statistics must be what gather returns, got {type(statistics).__name__}")
+    require_whole("sample", sample, 2)  # of one image, there are no others
+    require_whole("seed", seed, 0)
 
 
 def _plans(functions: Sequence[Function], source: Images | None, known: Statistics | None) -> Plans:
@@ -226,7 +245,18 @@ def _sites(
             "the network has no sites: it has no layer whose channels can be removed "
             "(those of the last layer are its output)"
         )
-    return tuple(sites)
+    return tuple(_of_model(model, site) for site in ([sites] if isinstance(sites, Site) else sites))
+
+
+def _of_model(model: nn.Module, site: Site) -> Site:
+    """A site, if it is one of this network's."""
+    if not isinstance(site, Site):
+        raise ScoringError(f"sites must be what evoprune.sites returns, got {type(site).__name__}")
+    modules = dict(model.named_modules())
+    for name in (site.writer.module, first_read(site).module):
+        if name not in modules:
+            raise ScoringError(f"site {site.name!r} is not of this network, which has no layer {name!r}")
+    return site
 
 
 class _placed:
@@ -257,7 +287,7 @@ def _gathered(
 ) -> Statistics:
     if known is not None and known.model != (digest := model_digest(model)):
         raise ScoringError(
-            "the statistics were gathered from a network with other weights "
+            "the statistics were gathered from another network, or one with other weights "
             f"(their digest is {known.model}, this network's {digest}); gather them anew"
         )
     if source is not None:
@@ -267,19 +297,8 @@ def _gathered(
     if known is None:
         names = [f.name for f in plans.functions if f.expr is not None and f.expr.operands & MAPS]
         raise ScoringError(f"these functions read feature maps and need data: {', '.join(names)}")
-    for site in sites:
-        if site.name not in known.sites:
-            raise ScoringError(
-                f"the statistics hold no site {site.name!r}; they have {', '.join(known.sites)}"
-            )
-        missing = missing_of(plans.at(site), site, known)
-        if missing:
-            raise ScoringError(
-                f"the statistics lack, at site {site.name!r}, {'; '.join(map(str, missing))}; "
-                "give the data too and they are gathered"
-            )
-        if plans.at(site).sampled and known.sample is None:
-            raise ScoringError("the statistics hold no sample of images; give the data too and one is drawn")
+    if problem := lacking(plans, sites, known):
+        raise ScoringError(problem)
     return known
 
 

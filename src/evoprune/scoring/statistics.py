@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from evoprune.errors import ScoringError
-from evoprune.expression.library import Function
+from evoprune.expression.library import Function, resolve_all
 from evoprune.pruning.sites import Site, batch_norm_of, filters_of, first_read, layer_filters_of, maps_of
 from evoprune.scoring.accumulate import Accumulator, Batch, SiteSums
 from evoprune.scoring.data import Images, Labels
@@ -91,6 +91,13 @@ class Statistics:
     """The shape and type of one image."""
     expected_classes: int = 0
     """How many classes were expected before the pass; plans depend on it."""
+    autocast: bool = False
+    """Whether the network ran in bfloat16."""
+
+    def answers(self, functions: Iterable[str], sites: Sequence[Site]) -> bool:
+        """Whether these functions can be scored without the data."""
+        plans = Plans.of(resolve_all(functions), self.expected_classes)
+        return lacking(plans, sites, self) is None
 
     def save(self, folder: str | Path) -> None:
         """Write to a folder: safetensors and JSON."""
@@ -127,7 +134,8 @@ def gathered(
 ) -> Statistics:
     """Gather in one pass what the plans need and is not known yet.
 
-    The network is left as it was: mode, hooks, gradients and buffers, whatever fails.
+    Where all is known, the images are only compared with those that it was gathered from. The network is
+    left as it was: mode, hooks, gradients and buffers, whatever fails.
     """
     missing = {site.name: missing_of(plans.at(site), site, known) for site in sites}
     sampling = any(plans.at(site).sampled for site in sites)
@@ -137,8 +145,11 @@ def gathered(
         and (known.sample_size, known.seed) == (sample_size, seed)
     ):
         sampling = False
-    if known is not None and not sampling and not any(missing.values()):
-        return known
+    if known is not None and known.autocast != autocast and any(missing.values()):
+        raise ScoringError(
+            f"the statistics were gathered with autocast={known.autocast}, what is missing cannot be with "
+            f"autocast={autocast}"
+        )
     device = device_of(model)
     aware = plans.label_aware
     sums = {
@@ -161,7 +172,7 @@ def gathered(
     with watching(model, watched, see, autocast) as forward:
         for batch, labels in images:
             if labels is None and aware:
-                raise ScoringError(_unlabelled(plans.functions))
+                raise ScoringError(unlabelled(plans.functions))
             kinds = rows.of(labels) if labels is not None else None
             digest.add(batch, labels)
             if drawing is not None:
@@ -180,6 +191,8 @@ def gathered(
             f"the statistics were gathered from other data: {known.images} images with the digest "
             f"{known.data}, here are {rows.images} with {data}; gather them anew"
         )
+    if known is not None and drawing is None and not watched:
+        return known
     sample = (
         drawing.finish(rows.labelled) if drawing is not None else known.sample if known is not None else None
     )
@@ -203,16 +216,41 @@ def gathered(
         counts=torch.tensor(rows.counts, dtype=torch.float64),
         image=rows.image,
         expected_classes=plans.classes,
+        autocast=autocast,
     )
+
+
+def lacking(plans: Plans, sites: Sequence[Site], known: Statistics) -> str | None:
+    """What statistics do not hold of what the plans need, in words; None where nothing is missing."""
+    if plans.label_aware and not known.classes:
+        return unlabelled(plans.functions)
+    for site in sites:
+        if site.name not in known.sites:
+            return f"the statistics hold no site {site.name!r}; they have {', '.join(known.sites)}"
+        missing = missing_of(plans.at(site), site, known)
+        if missing:
+            return (
+                f"the statistics lack, at site {site.name!r}, {'; '.join(map(str, missing))}; "
+                "give the data too and they are gathered"
+            )
+        if plans.at(site).sampled and known.sample is None:
+            return "the statistics hold no sample of images; give the data too and one is drawn"
+    return None
 
 
 def missing_of(plan: Plan, site: Site, known: Statistics | None) -> list[Need]:
     """What a plan needs at a site and is not known."""
     have = known.sites.get(site.name) if known is not None else None
+    if have is not None and (have.channels, have.map_size) != (site.channels, site.map_size):
+        raise ScoringError(
+            f"the statistics are of another site {site.name!r}: theirs has {have.channels} channels of "
+            f"{list(have.map_size)} pixels, this one {site.channels} of {list(site.map_size)}"
+        )
     return [need for need in plan.needs if have is None or have.find(need) is None]
 
 
-def _unlabelled(functions: Sequence[Function]) -> str:
+def unlabelled(functions: Sequence[Function]) -> str:
+    """What to say of functions that need labels where there are none."""
     aware = [f.name for f in functions if f.expr is not None and f.expr.is_label_aware]
     rest = [f.name for f in functions if f.name not in aware]
     others = (
@@ -276,13 +314,20 @@ def watching(model: nn.Module, sites: Sequence[Site], see: Any, autocast: bool =
     """Gives a function that runs the network on a batch and shows each site's maps as they pass by.
 
     see(site, maps): called in the forward pass with maps `[image, channel, H, W]`. On leaving, hooks are
-    gone and every module is in the mode it was in.
+    gone, and every module is in the mode it was in and has the buffers it had.
     """
     by_module: dict[str, list[Site]] = {}
     for site in sites:
         by_module.setdefault(first_read(site).module, []).append(site)
     calls: dict[str, int] = {}
     modes = {module: module.training for module in model.modules()}
+    # Evaluation mode keeps batch-norm from writing to its buffers, but not every module of a user.
+    buffers = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in modes
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
     device = device_of(model)
 
     def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -290,7 +335,8 @@ def watching(model: nn.Module, sites: Sequence[Site], see: Any, autocast: bool =
         given = args[0] if args else next(iter(kwargs.values()))
         for site in by_module[name]:
             if first_read(site).call == call:
-                see(site, maps_of(site, given.detach()))
+                with torch.autocast(device.type, enabled=False):  # the sums keep their precision
+                    see(site, maps_of(site, given.detach()))
 
     def forward(images: Tensor) -> None:
         calls.clear()
@@ -318,6 +364,11 @@ def watching(model: nn.Module, sites: Sequence[Site], see: Any, autocast: bool =
             handle.remove()
         for module, mode in modes.items():
             module.training = mode
+        with torch.no_grad():
+            for module, name, buffer, before in buffers:
+                module._buffers[name] = buffer
+                if not torch.equal(buffer, before):
+                    buffer.copy_(before)
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -334,12 +385,13 @@ def parameters_of(model: nn.Module, site: Site, device: torch.device) -> dict[st
 
 
 def model_digest(model: nn.Module) -> str:
-    """A digest of every parameter and buffer."""
+    """A digest of every parameter and buffer, and of the kinds of the modules."""
     digest = blake2b(digest_size=16)
-    for name, value in model.state_dict().items():
-        if isinstance(value, Tensor):
-            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            digest.update(_bytes(value))
+    for name, module in model.named_modules():
+        digest.update(f"{name} {type(module).__qualname__}".encode())
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(_bytes(value))
     return digest.hexdigest()
 
 
@@ -349,14 +401,17 @@ class _Digest:
     def __init__(self) -> None:
         self._images = blake2b(digest_size=16)
         self._labels = blake2b(digest_size=16)
+        self._kind = ""
 
     def add(self, images: Tensor, labels: Labels | None) -> None:
+        self._kind = f"{tuple(images.shape[1:])} {images.dtype}"
         self._images.update(_bytes(images))
         for label in labels or []:
             self._labels.update(repr(label).encode() + b",")
 
     def hexdigest(self) -> str:
-        return blake2b(self._images.digest() + self._labels.digest(), digest_size=16).hexdigest()
+        parts = self._images.digest() + self._labels.digest() + self._kind.encode()
+        return blake2b(parts, digest_size=16).hexdigest()
 
 
 def _bytes(value: Tensor) -> Any:

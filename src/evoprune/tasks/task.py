@@ -235,12 +235,13 @@ class Task:
 
         What the pass gathers is kept with the task, and only what is missing is gathered.
         """
-        known = self._statistics()
+        known, sites = self._statistics(), self.surgeon.sites
         scored = evoprune.score(
             self.base().network,
             functions,
-            Batches(self.scoring),
-            sites=self.surgeon.sites,
+            # Known statistics are of these images: they lie under a key of theirs.
+            None if known is not None and known.answers(functions, sites) else Batches(self.scoring),
+            sites=sites,
             seed=self.settings.base_seed,
             statistics=known,
         )
