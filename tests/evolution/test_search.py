@@ -17,6 +17,7 @@ import evoprune
 import toys
 from evoprune import functions, parse
 from evoprune.errors import ConfigError, RunError
+from evoprune.evolution.ledger import Ledger
 from evoprune.evolution.search import BY_INDEX, SAME_CHANNELS, SAME_FUNCTION, Run
 from evoprune.evolution.summary import run_functions, summary
 from evoprune.expression.library import SOAP
@@ -90,6 +91,20 @@ def test_what_is_bred_was_never_there_before(tmp_path: Path) -> None:
     assert len({expr.canonical_key for expr in bred}) == len(bred) > 30
     soap = {expr.canonical_key for name in SOAP if (expr := functions[name].expr) is not None}
     assert not soap & {expr.canonical_key for expr in bred}
+
+
+@pytest.mark.parametrize("source", ["soap", "random", "both"])
+def test_immigrants_come_from_where_the_settings_say(tmp_path: Path, source: str) -> None:
+    settings = [
+        "population.selected=1",
+        "population.children=1",
+        "population.immigrants=10",
+        f"population.immigrants_from={source}",
+    ]
+    run = evolved(tmp_path, overrides=settings)
+    later = [one.origin.split()[0] for place, one in run.ledger.born.items() if place[0] and place[1] >= 2]
+    assert len(later) == 20
+    assert set(later) == ({"soap", "random"} if source == "both" else {source})
 
 
 def test_places_that_draw_the_same_get_different_functions(tmp_path: Path) -> None:
@@ -326,6 +341,11 @@ def test_what_its_tasks_cannot_score_is_bred_anew(tmp_path: Path, monkeypatch: p
     assert not any(one.error for one in run.ledger.judged.values())
     assert not [t for i in run.ledger.born.values() if "W_I" in (t := str(i.expr)) and t not in soap]
     assert "turned down before any retraining" in run.folder.log.read_text()
+    first = next(
+        record for record in records(run, "scored") if any("error" in f for f in record["functions"])
+    )
+    turned_down = {parse(f["text"]).canonical_key for f in first["functions"] if "error" in f}
+    assert turned_down <= Ledger.of([first]).drawn.keys(), "it is not drawn again in a later generation"
 
 
 def test_a_task_that_cannot_be_made_ready_ends_the_run_before_it_begins(tmp_path: Path) -> None:
@@ -496,6 +516,17 @@ def test_patience_and_a_fitness_that_is_enough_end_a_run(tmp_path: Path) -> None
     easy = evolved(tmp_path / "easy", overrides=["budget.fitness=0.4"])
     assert easy.ended == "the best has reached 40.00"
     assert len(easy.ledger.generations) == 1
+
+
+@pytest.mark.parametrize(
+    ("bests", "enough"), [([1, 1], False), ([1, 2, 2], False), ([1, 1, 1], True), ([1, 2, 2, 2], True)]
+)
+def test_patience_counts_generations_without_a_better_best(
+    tmp_path: Path, bests: list[float], enough: bool
+) -> None:
+    with evoprune.evolve(two(), name="it", runs=tmp_path, overrides=["budget.patience=2"]) as run:
+        run.ledger.generations = [{"best": best} for best in bests]
+        assert bool(run._enough()) == enough
 
 
 def test_a_run_that_has_ended_early_stays_ended_when_it_is_resumed(tmp_path: Path) -> None:

@@ -51,6 +51,16 @@ def test_random_trees_have_their_height_and_mostly_their_kind(
         assert infer(expr)[expr].kind == kind
 
 
+def test_trees_are_of_all_heights_alike_and_full_as_often_as_grown() -> None:
+    nursery, rng = Nursery(), default_rng(2)
+    trees = [tree for _ in range(2000) if (tree := nursery.grown(rng, "matrix")) is not None]
+    of_height = Counter(max(heights(tree)) for tree in trees)
+    assert set(of_height) == {0, 1, 2, 3, 4}
+    assert all(count / 2000 == pytest.approx(1 / 5, abs=0.04) for count in of_height.values())
+    high = [tree for tree in trees if max(heights(tree)) == 4]
+    assert 0.5 < sum(heights(tree) == {4} for tree in high) / len(high) < 0.95
+
+
 def test_every_word_of_the_language_is_bred() -> None:
     rng, words = default_rng(0), Counter[str]()
     for _ in range(4000):

@@ -59,6 +59,15 @@ def test_single_rows_are_read_from_a_sample() -> None:
     assert not np.array_equal(few.scores_, other.scores_)
 
 
+def test_random_states_are_those_of_scikit_learn() -> None:
+    def drawn(state: object) -> list[float]:
+        return FunctionSelector("random", random_state=state).fit(UNIT, Y).scores_.tolist()  # type: ignore[arg-type]
+
+    assert drawn(3) == drawn(np.int64(3)) != drawn(4)
+    assert drawn(np.random.RandomState(3)) == drawn(np.random.RandomState(3))
+    assert drawn(None) != drawn(None)
+
+
 @pytest.mark.parametrize("function", ["xi_star", "mmd"])
 def test_the_names_of_classes_do_not_matter(function: str) -> None:
     names = np.array(["nine", "two", "b", "zz", "a", "q", "five", "0", "k", "y"])[Y]

@@ -111,6 +111,18 @@ def test_every_chart_is_drawn_without_errors(
     assert errors(browser) == []
 
 
+def test_the_nearest_ancestors_of_a_long_run_have_their_generations(
+    opened: Callable[..., Chrome], tangled: RunView
+) -> None:
+    browser = opened(tangled)
+    chart = browser.find_element(By.ID, "chart-ancestry-0")
+    browser.execute_script("arguments[0].scrollIntoView()", chart)
+    until(lambda: chart.get_attribute("data-drawn"))
+    ticks = [each.text for each in chart.find_elements(By.CSS_SELECTOR, ".xtick text")]
+    best = tangled.ledger.best()
+    assert best is not None and str(best.individual.generation) in ticks and len(ticks) > 2
+
+
 def test_hovering_tells_formula_fitness_accuracies_and_parents(
     opened: Callable[..., Chrome], plain: RunView
 ) -> None:

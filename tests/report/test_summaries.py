@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from evoprune.errors import RunError
+from evoprune.evolution.settings import Fitness
 from evoprune.evolution.starting import resume
 from evoprune.expression.library import SOAP
 from evoprune.report import charts, summaries
@@ -146,6 +147,9 @@ def test_schemes_need_judges(plain: RunView, runs: Path) -> None:
     (only,) = found
     assert (judge, only.combine, only.alpha) == ("j", "geometric", 0.5)
     assert only.accuracy == summaries.verdicts(plain)["j"]
+    weighted = replace(plain, settings=replace(plain.settings, fitness=Fitness("arithmetic", alpha=0.3)))
+    _, found = summaries.schemes([plain, weighted])
+    assert [(each.combine, each.alpha) for each in found] == [("arithmetic", 0.3), ("geometric", 0.5)]
     with pytest.raises(RunError, match="'random' has none"):
         summaries.schemes([plain, view(RunFolder(runs / "random"))])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -110,6 +111,20 @@ def test_every_failure_can_be_written_down(
 def test_a_task_that_reads_finds_no_input(outcome: Callable[[str], works.Table]) -> None:
     """Neither the driver's orders nor an endless wait."""
     assert "E" in outcome("reading")["error"]
+
+
+def test_a_worker_that_still_starts_leaves_ctrl_c_to_its_driver(tmp_path: Path) -> None:
+    for name in ("evals", "tasks"):
+        (tmp_path / name).mkdir()
+    executor = Local(tmp_path, workers=1, threads=1, retries=0)
+    work = Work(EVALUATE, "plain", "toys:Layer", kept=KEPT)
+    executor.submit([works.order(tmp_path, work)])
+    for _ in range(3):
+        executor._workers[0].process.send_signal(signal.SIGINT)
+    assert executor.finished(60) == [work.key]
+    result = works.result(tmp_path, work.key)
+    assert result is not None and result["ok"]
+    executor.close()
 
 
 def test_a_child_that_a_task_forked_does_not_go_on_as_a_worker(outcome: Callable[[str], works.Table]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from evoprune.expression.text import parse
 from evoprune.expression.tree import Expr
@@ -16,6 +17,9 @@ from evoprune.runs.journal import Journal, Record
 
 Place = tuple[int, int]
 """A generation and an index in it."""
+
+# The same text is scored on every task, born, and selected again.
+_parsed = lru_cache(maxsize=4_096)(parse)
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ class Ledger:
 
     def _take_scored(self, record: Record) -> None:
         for each in record["functions"]:
-            key = parse(each["text"]).canonical_key
+            key = _parsed(each["text"]).canonical_key
             self.drawn.setdefault(key, record["generation"])
             self.scores[record["task"], key] = Score(
                 each["text"],
@@ -142,7 +146,7 @@ class Ledger:
     def _take_born(self, record: Record) -> None:
         place = (record["generation"], record["index"])
         parents = tuple((generation, index) for generation, index in record["parents"])
-        expr = parse(record["text"])
+        expr = _parsed(record["text"])
         self.drawn.setdefault(expr.canonical_key, place[0])
         self.born[place] = Individual(*place, expr, record["origin"], parents)
 

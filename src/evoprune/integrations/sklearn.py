@@ -14,6 +14,7 @@ from evoprune.expression.tree import Expr
 try:
     from sklearn.base import BaseEstimator
     from sklearn.feature_selection import SelectorMixin
+    from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
@@ -37,7 +38,7 @@ class FunctionSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]  # s
     sample : int, default=1000
         Rows in the class-balanced sample on which functions are evaluated that need
         single rows.
-    random_state : int, default=0
+    random_state : int, RandomState instance or None, default=0
         Seed of that sample, and of the function `random`.
 
     Attributes
@@ -63,7 +64,7 @@ class FunctionSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]  # s
         *,
         n_features_to_select: int | float | None = None,
         sample: int = SAMPLE,
-        random_state: int = 0,
+        random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.function = function
         self.n_features_to_select = n_features_to_select
@@ -88,7 +89,10 @@ class FunctionSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]  # s
         sample: Any = self.sample  # whatever was given
         if isinstance(sample, bool) or not isinstance(sample, int | np.integer) or sample < 2:
             raise ValueError(f"sample must be a whole number of rows, 2 or more; got {sample!r}")
-        scored = score_features(function, features, classes, sample=int(sample), seed=int(self.random_state))
+        seed: Any = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
+        scored = score_features(function, features, classes, sample=int(sample), seed=int(seed))
         self.scores_ = scored.scores
         self.mode_ = scored.mode
         self._support: NDArray[np.bool_] = np.zeros(features.shape[1], dtype=np.bool_)

@@ -163,7 +163,7 @@ def usage(run: RunView) -> Chart:
         "z": [[round(100 * share, 1) for share in row] for row in found.shares],
         "zmin": 0,
         "zmax": 100,
-        "xgap": 1,
+        "xgap": int(len(found.generations) <= 60),  # of very many the gaps would be most of it
         "ygap": 1,
         "role": "heat",
         "colorbar": {"ticksuffix": " %", "thickness": 12},

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -185,7 +185,7 @@ class Local:
             gpu = environment["CUDA_VISIBLE_DEVICES"] = min(self._gpus, key=lambda each: taken[each])
         with refusals_said("starting a worker"):
             log.parent.mkdir(exist_ok=True)
-            with log.open("wb") as file:
+            with log.open("wb") as file, _interrupts_held():
                 process = subprocess.Popen(
                     [sys.executable, "-m", "evoprune.runs.worker", str(self._folder.absolute())],
                     stdin=subprocess.PIPE,
@@ -269,6 +269,16 @@ def surroundings(threads: int) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
         **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)),
     }
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits meanwhile, also in a process that is started: it lets them come once it is ready."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _deadline(limit: float | None, more: float = 0.0) -> float:

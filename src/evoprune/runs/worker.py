@@ -22,6 +22,7 @@ from evoprune.runs.work import Bench, said
 def main(folder: Path) -> None:
     """Work until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     orders = os.fdopen(os.dup(0))

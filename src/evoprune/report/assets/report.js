@@ -113,13 +113,18 @@
     return result;
   };
 
-  const generationStep = [1, 2, 5, 10, 20, 50, 100, 1000].find((step) => Math.max(0, ...points.generation) / step <= 12) ?? 5000;
+  // Between two ticks: whole generations, so that there are about a dozen over those that a chart shows.
+  const generationStep = (chart) => {
+    const all = chart.traces.flatMap((trace) => trace.x).filter((x) => x !== null);
+    const span = Math.max(...all) - Math.min(...all);
+    return [1, 2, 5, 10, 20, 50, 100, 1000].find((step) => span / step <= 12) ?? 5000;
+  };
 
   const layout = (chart) => {
     const colours = palette();
     const axis = (given) => ({
       gridcolor: colours.line, zeroline: false, linecolor: colours.line, automargin: true, ...given,
-      ...(given.title?.text === "generation" ? { tickformat: "d", dtick: generationStep } : {}),
+      ...(given.title?.text === "generation" ? { tickformat: "d", dtick: generationStep(chart) } : {}),
     });
     const full = { ...chart.layout };
     for (const key of Object.keys(full)) if (/^[xy]axis/.test(key)) full[key] = axis(full[key]);
