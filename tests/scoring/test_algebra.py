@@ -156,6 +156,17 @@ def test_statistics_are_the_populations() -> None:
         same(f"{name}_s(B)", function(NORM, axis=1))
 
 
+@pytest.mark.parametrize("value", [0.1, 1000.3])
+def test_equal_entries_vary_by_exactly_nothing(value: float) -> None:
+    for text in (
+        "std_g(F)",
+        "inv(sqrt(std_g(F+)))",
+        "inv(sqrt(std_g(F-)))",
+        "sum_g(inv(sqrt(std_s(tran(F)))))",
+    ):
+        np.testing.assert_array_equal(both(text, maps=np.full_like(MAPS, value)), [0.0] * 3)
+
+
 def test_rbf_geo_and_slice() -> None:
     def kernel(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.exp(-(np.linalg.norm(a[:, None] - b[None], axis=2) ** 2) / 2)
@@ -171,6 +182,15 @@ def test_rbf_geo_and_slice() -> None:
 
 def rows_of_first_image() -> NDArray[np.float64]:
     return np.asarray(MAPS[0].reshape(3, -1).sum(1))
+
+
+def test_rbf_keeps_its_digits_between_rows_far_from_the_others() -> None:
+    """‖a‖² + ‖b‖² − 2a·b would have lost them."""
+    maps = MAPS + 1e6 * (LABELS == 1)[:, None, None, None]
+    near = MAPS[LABELS == 1].reshape(2, 3, 6)
+    close = 2 + 2 * np.exp(-np.square(near[0] - near[1]).sum(1) / 2)
+    others = {"maps": MAPS[LABELS != 1], "labels": LABELS[LABELS != 1]}
+    same("sum_g(rbf(F, F))", both("sum_g(rbf(F, F))", **others) + close, maps=maps)
 
 
 def test_geo_takes_the_first_of_equals() -> None:

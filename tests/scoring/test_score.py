@@ -531,6 +531,8 @@ def test_labels_outside_what_the_data_promised() -> None:
     dataset = torch.utils.data.TensorDataset(inputs, labels - 1)
     dataset.classes = ["a", "b", "c"]  # type: ignore[attr-defined]
     assert "label -1" in failing(torch.utils.data.DataLoader(dataset, batch_size=6))
+    part = torch.utils.data.Subset(dataset, range(12))
+    assert "label -1" in failing(torch.utils.data.DataLoader(part, batch_size=6))
 
 
 def test_a_batch_of_the_wrong_shape() -> None:

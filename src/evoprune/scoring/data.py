@@ -119,7 +119,8 @@ def images_of(
 ) -> Images:
     """Read `data`: a DataLoader or another iterable of batches, or a pair of tensors (images, labels).
 
-    A source that knows its classes (`classes` or `num_classes`, of it or of its `dataset`) promises them.
+    A source that knows its classes (`classes` or `num_classes`, of it or of its `dataset`, or of that one's)
+    promises them.
     """
     if isinstance(data, Images):
         return data
@@ -209,13 +210,15 @@ class _Batches:
 
 
 def _promised(data: Any) -> int | None:
-    for holder in (data, getattr(data, "dataset", None)):
+    holder = data
+    while holder is not None:  # a loader of a subset of a data set
         for name in ("num_classes", "classes"):
             value = getattr(holder, name, None)
             if isinstance(value, int) and value > 0:
                 return value
             if isinstance(value, list | tuple) and value:
                 return len(value)
+        holder = getattr(holder, "dataset", None)
     return None
 
 

@@ -364,7 +364,7 @@ def watching(model: nn.Module, sites: Sequence[Site], see: Any, autocast: bool =
             handle.remove()
         for module, mode in modes.items():
             module.training = mode
-        with torch.no_grad():
+        with torch.inference_mode():  # in which tensors that were made in it can be written to, too
             for module, name, buffer, before in buffers:
                 module._buffers[name] = buffer
                 if not torch.equal(buffer, before):
