@@ -77,7 +77,7 @@ def load_pruned(factory_or_model: Callable[[], nn.Module] | nn.Module, directory
         model = model()
     if not isinstance(model, nn.Module):
         raise SavedFileError(
-            "the network that was pruned is needed, or a factory that gives it when called with no arguments, "
+            "the network that was pruned is needed, or a factory that gives it when it is called, "
             f"got {type(model).__name__}"
         )
     try:
