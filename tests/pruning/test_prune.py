@@ -156,6 +156,14 @@ def test_batch_norms_are_recalibrated_where_asked(net: nn.Module, data: tuple[Te
         recalibrate(fresh.network, [])
 
 
+def test_data_that_cannot_recalibrate_are_refused(net: nn.Module, images: Tensor) -> None:
+    with pytest.raises(NetworkError, match="recalibrate=True averages over `data`, and there are none"):
+        evoprune.prune(net, "l1", example_inputs=images[:1], ratio=0.5, recalibrate=True)
+    for wrong, told in ((images[:, :1], r"of shape \[\d+, 1, "), ("yes", "'y'")):
+        with pytest.raises(NetworkError, match=f"failed on the images to recalibrate with, {told}"):
+            evoprune.prune(net, "l1", example_inputs=images[:1], ratio=0.5, recalibrate=wrong)
+
+
 def test_the_result_is_a_table(net: nn.Module, images: Tensor) -> None:
     pruned = evoprune.prune(net, "l1", example_inputs=images[:1], ratio=0.5, latency=True)
     text = str(pruned)

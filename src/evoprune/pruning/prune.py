@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evoprune.errors import ScoringError, SiteError, TargetError
+from evoprune.errors import NetworkError, ScoringError, SiteError, TargetError
 from evoprune.plain import plain
 from evoprune.pruning.cost import Cost, measure_latency
 from evoprune.pruning.inputs import example_of
@@ -125,6 +125,10 @@ def prune(
         )
     rule = Rule(ratio, flops if flops is not None else params, scope, per_site, round_to)
     rule.check_numbers()
+    if recalibrate is True and data is None:
+        raise NetworkError(
+            "recalibrate=True averages over `data`, and there are none; recalibrate=batches does"
+        )
     if example_inputs is None:
         example_inputs = example_of(data)
     surgeon = Surgeon(

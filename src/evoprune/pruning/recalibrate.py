@@ -32,7 +32,7 @@ def recalibrate(network: nn.Module, data: Any) -> None:
             norm.train()
         with torch.no_grad():
             for inputs in batches_of(data):
-                call_network(network, inputs.to(device) if hasattr(inputs, "to") else inputs)
+                _try(network, inputs.to(device) if hasattr(inputs, "to") else inputs)
                 seen += 1
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
@@ -41,3 +41,13 @@ def recalibrate(network: nn.Module, data: Any) -> None:
             module.training = mode
     if not seen:
         raise NetworkError("batch-norm statistics cannot be recalibrated on data without a batch")
+
+
+def _try(network: nn.Module, inputs: Any) -> None:
+    try:
+        call_network(network, inputs)
+    except Exception as error:
+        what = f"of shape {list(inputs.shape)}" if hasattr(inputs, "shape") else f"{inputs!r:.60}"
+        raise NetworkError(
+            f"the network failed on the images to recalibrate with, {what}: {type(error).__name__}: {error}"
+        ) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations, islice, pairwise, product
 from math import floor, isfinite, lcm
 from numbers import Real
 from typing import Any, TypeAlias
@@ -28,8 +28,8 @@ Share: TypeAlias = Callable[[Mapping[str, int]], float]
 
 # How far from the target a cost may end.
 TOLERANCE = 0.005
-# So many sites can be tried three at a time.
-FEW = 8
+# So many joint moves are tried before a target counts as out of reach.
+MOST = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def _tuned(
             if abs(off) <= TOLERANCE:
                 break
         if not moved:
-            moved = any(tried(moves) for moves in _joint_moves(sites))
+            moved = any(tried(moves) for moves in islice(_joint_moves(sites), MOST))
     if abs(off) > TOLERANCE:
         raise TargetError(
             f"the cost cannot be brought down by {target:.2%} to within {TOLERANCE:.1%}: "
@@ -208,11 +208,15 @@ def _tuned(
 
 
 def _joint_moves(sites: Sequence[Site]) -> Iterator[Sequence[tuple[Site, int]]]:
-    """One or two units more or fewer at two sites together; where there are few sites, at three."""
-    for many in (2, 3) if len(sites) <= FEW else (2,):
-        for chosen in combinations(sites, many):
-            for units in product((1, -1, 2, -2), repeat=many):
-                yield list(zip(chosen, units, strict=True))
+    """Units more or fewer at several sites together, the smallest moves first."""
+    for total in range(2, sum(site.channels for site in sites)):
+        for many in range(2, min(total, len(sites)) + 1):
+            for chosen in combinations(sites, many):
+                for cuts in combinations(range(1, total), many - 1):
+                    sizes = [end - start for start, end in pairwise((0, *cuts, total))]
+                    for signs in product((1, -1), repeat=many):
+                        units = [sign * size for sign, size in zip(signs, sizes, strict=True)]
+                        yield list(zip(chosen, units, strict=True))
 
 
 def _counts(
