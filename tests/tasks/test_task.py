@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -13,7 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch_pruning
 from torch import nn
+from torch.nn import functional
 
 import evoprune
 from evoprune import config
@@ -25,6 +28,7 @@ from evoprune.errors import (
     SiteError,
     TrainingError,
 )
+from evoprune.integrations.torch_pruning import importance_scores
 from evoprune.networks import digits_net
 from evoprune.tasks.batches import Batches
 from evoprune.tasks.cutting import kept_by, surgeon_of
@@ -154,6 +158,19 @@ def test_all_functions_get_the_same_shapes(folder: Path) -> None:
     counts = [task.kept(name).counts for name in names]
     assert all(count == counts[0] for count in counts)
     assert len({task.kept(name).key for name in names}) > 4
+
+
+def test_gradients_are_of_all_scoring_images(folder: Path) -> None:
+    task = quick(folder)
+    network = copy.deepcopy(task.base().network)
+    images, labels = next(task.scoring.ordered(len(task.scoring)))
+    assert len(images) > 500, "more than one batch"
+    functional.cross_entropy(network(images), labels).backward()
+    taylor = torch_pruning.importance.TaylorImportance()
+    expected = importance_scores(taylor, network, task.example(), task.surgeon.sites)
+    found = task.kept("tp_taylor").scores
+    for site, scores in expected.items():
+        torch.testing.assert_close(found[site], torch.from_numpy(scores), rtol=1e-3, atol=1e-6)
 
 
 def test_one_pass_gathers_what_later_functions_need(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
