@@ -130,9 +130,10 @@ def test_a_generated_page_is_as_its_script_writes_it(name: str) -> None:
     assert made == (DOCS / name).read_text(encoding="utf-8"), "run `make docs`"
 
 
-def test_the_quick_start_quotes_what_the_command_printed() -> None:
-    written = (DOCS / "results" / "prune-digits.txt").read_text(encoding="utf-8")
-    assert f"```\n{written}```" in (DOCS / "quick-start.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", sorted(path.name for path in (DOCS / "results").glob("*.txt")))
+def test_results_are_quoted_as_they_were_written(name: str) -> None:
+    written = (DOCS / "results" / name).read_text(encoding="utf-8").strip()
+    assert any(f"```\n{written}\n```" in page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def test_the_table_of_scoring_is_what_the_benchmark_wrote() -> None:

@@ -62,5 +62,5 @@ def test_the_embedded_sets_need_nothing_that_is_optional(tmp_path: Path) -> None
         env={"EVOPRUNE_DATA": str(tmp_path), "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("1294 5400\nDataError")
+    assert done.stdout.startswith("1294 5400\nMissingExtraError")
     assert "pip install 'evoprune[data]'" in done.stdout
