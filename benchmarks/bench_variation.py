@@ -2,6 +2,8 @@
 
     python benchmarks/bench_variation.py [--generations 25] [--children 200] [--json FILE]
 
+Writes benchmarks/results/variation.json unless told otherwise.
+
 Counted are distinct, valid, non-constant children, each probed; new ones only, none twice in the whole run.
 Selection is by tournament on a fitness drawn from the function's digest, so that the population drifts as it
 would, without any task. Beside it the published way: operators and operands drawn at random whatever their
@@ -26,6 +28,7 @@ from evoprune.expression.library import SOAP, functions
 from evoprune.expression.tree import Expr
 from evoprune.expression.vocabulary import OPERANDS, OPERATORS
 
+RESULT = Path(__file__).parent / "results" / "variation.json"
 POPULATION, RANDOM, SELECTED, TOURNAMENT = 40, 20, 10, 4
 
 
@@ -35,7 +38,7 @@ def main() -> None:
     )
     parser.add_argument("--generations", type=int, default=25)
     parser.add_argument("--children", type=int, default=200, help="bred in each generation")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, default=RESULT)
     given = parser.parse_args()
     ours, published = bred(given.generations, given.children), retried(given.generations, given.children)
     result = {"ours": ours, "published": published}
@@ -44,8 +47,7 @@ def main() -> None:
     print(f"valid of what the published draws:  {published['valid']:8.1%}")
     print(f"  random trees among them:          {published['valid_random']:8.1%}")
     print(f"constant of its valid random trees: {published['constant_random']:8.1%}")
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=2) + "\n")
+    given.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
 def fitness(expr: Expr) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import evoprune
 from evoprune import errors
 from evoprune.evolution.comparison import Comparison
-from evoprune.evolution.search import Generation, Run
+from evoprune.evolution.search import Generation
 from evoprune.integrations.sklearn import FunctionSelector
 from evoprune.integrations.torch_pruning import FunctionImportance, customized_pruners
 from evoprune.pruning.cost import Cost
@@ -32,11 +32,14 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
         ["prune", "Pruned", "load_pruned", "sites", "Site", "Surgeon", "cost"],
     ),
     "Tasks": ("See [tasks](tasks.md).", ["Task"]),
-    "Evolution": ("See [evolving your own functions](evolving-your-own-functions.md).", ["evolve", "resume"]),
+    "Evolution": (
+        "See [evolving your own functions](evolving-your-own-functions.md).",
+        ["evolve", "resume", "Run"],
+    ),
     "Errors": ("", ["EvopruneError"]),
 }
 
-RETURNED = [Cost, Run, Generation, Comparison, Kept, Result]
+RETURNED = [Cost, Generation, Comparison, Kept, Result]
 
 INTEGRATIONS = {
     "evoprune.integrations.torch_pruning": [FunctionImportance, customized_pruners],

@@ -124,6 +124,10 @@ class Layer:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.trouble == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.trouble == "crash":
+            os.abort()
+        if self.trouble == "stop":
+            raise GeneratorExit("the toy stops everything")
         if self.trouble == "disk full":
             raise OSError(28, "No space left on device")
         if self.trouble == "disk full until" and not (self.folder / "space").exists():

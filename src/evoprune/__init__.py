@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from evoprune.errors import EvopruneError as EvopruneError
+    from evoprune.evolution.search import Run as Run
     from evoprune.evolution.starting import evolve as evolve
     from evoprune.evolution.starting import resume as resume
     from evoprune.expression.check import check as check
@@ -39,6 +40,7 @@ _HOME = {
     "EvopruneError": "evoprune.errors",
     "Expr": "evoprune.expression.tree",
     "Pruned": "evoprune.pruning.prune",
+    "Run": "evoprune.evolution.search",
     "Scores": "evoprune.scoring.score",
     "Site": "evoprune.pruning.sites",
     "Statistics": "evoprune.scoring.statistics",
@@ -63,6 +65,7 @@ __all__ = [
     "EvopruneError",
     "Expr",
     "Pruned",
+    "Run",
     "Scores",
     "Site",
     "Statistics",

@@ -76,6 +76,7 @@ def test_from_a_file_to_the_best_function(
     [
         (["evolve"], "give a configuration file, or --preset with one of combination"),
         (["evolve", "none.toml"], "there is no configuration file none.toml"),
+        (["evolve", "dmeo"], "there is no configuration file or preset 'dmeo'. Did you mean 'demo'?"),
         (["evolve", "--preset", "dmeo"], "there is no preset 'dmeo'. Did you mean 'demo'?"),
         (["evolve", "toy.toml", "--name", "a/b"], "cannot be a run's name"),
         (["evolve", "toy.toml", "--set", "population.size=9"], "which must be the size, 9"),

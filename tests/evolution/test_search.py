@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,36 @@ def test_a_run_that_is_left_is_gone_on_with(tmp_path: Path) -> None:
     assert len(toys.calls(run.folder.path)) == len(toys.calls(whole.folder.path))
     assert list(evoprune.resume("it", runs=tmp_path)) == [], "an ended run has nothing left to do"
     assert lines(run) == lines(whole)
+
+
+def test_a_run_hands_out_one_generation_after_another(tmp_path: Path) -> None:
+    whole = evolved(tmp_path / "whole")
+    run = evoprune.evolve(two(), name="it", runs=tmp_path)
+    assert next(run).number == 0
+    assert summary(run.folder).state == "running", "it stays open in between"
+    assert [generation.number for generation in run] == [1, 2]
+    assert next(run, None) is None
+    assert lines(run) == lines(whole)
+
+
+def test_a_loop_that_fails_closes_the_run(tmp_path: Path) -> None:
+    run = evoprune.evolve(two(), name="it", runs=tmp_path)
+    with pytest.raises(ZeroDivisionError) as caught:
+        for generation in run:
+            generation.number / 0
+    assert caught.traceback, "which is still there, as in a notebook"
+    assert [generation.number for generation in evoprune.resume("it", runs=tmp_path)] == [1, 2]
+
+
+def test_two_runs_in_one_process_do_not_disturb_each_other(tmp_path: Path) -> None:
+    whole = [evolved(tmp_path / "whole" / str(seed), overrides=[f"seed={seed}"]) for seed in (1, 2)]
+    runs = [
+        evoprune.evolve(two(), name=f"run-{seed}", runs=tmp_path, overrides=[f"seed={seed}"])
+        for seed in (1, 2)
+    ]
+    for _ in zip(*runs, strict=True):
+        pass
+    assert [lines(run) for run in runs] == [lines(run) for run in whole]
 
 
 def test_an_ended_run_can_be_given_more_generations(tmp_path: Path) -> None:
@@ -408,11 +439,11 @@ def test_every_file_is_tried_before_the_first_generation(
     assert toys.calls(tmp_path / "it") == []
 
 
-def test_two_processes_on_one_run_are_one_too_many(tmp_path: Path) -> None:
+def test_a_run_is_open_once(tmp_path: Path) -> None:
     run = evoprune.evolve(two(), name="it", runs=tmp_path)
     generations = iter(run)
     next(generations)
-    with pytest.raises(RunError, match="another process works on the run 'it'"):
+    with pytest.raises(RunError, match="this process itself has the run 'it' open"):
         evoprune.resume("it", runs=tmp_path)
     assert summary(run.folder).state == "running"
     run.close()
@@ -430,6 +461,15 @@ def test_a_torn_last_line_is_dropped_and_said(tmp_path: Path) -> None:
     list(run)
     assert "the end of the journal was torn (25 bytes), and is dropped" in run.folder.log.read_text()
     assert lines(run) == expected
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 4096, b"something else\n"])
+def test_a_journal_without_a_beginning_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    run = evolved(tmp_path, overrides=["budget.evaluations=3"])
+    run.folder.journal.write_bytes(content)
+    with pytest.raises(RunError, match="has not one intact line"):
+        evoprune.resume("it", runs=tmp_path)
+    assert run.folder.journal.read_bytes() == content
 
 
 def test_what_was_kept_is_asked_for_again_where_its_record_is_gone(tmp_path: Path) -> None:
@@ -504,6 +544,19 @@ def test_a_budget_of_time_counts_what_was_used_before(tmp_path: Path) -> None:
     more = evoprune.resume("it", runs=tmp_path, overrides=["budget.seconds=60"])
     list(more)
     assert more.ended == "all generations are judged"
+
+
+def test_time_that_others_take_between_generations_is_not_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skipped, monotonic = [0.0], time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + skipped[0])
+    run = evoprune.evolve(two(), name="it", runs=tmp_path, overrides=["budget.seconds=60"])
+    skipped[0] += 1000
+    for _ in run:
+        skipped[0] += 1000
+    assert run.ended == "all generations are judged"
+    assert summary(run.folder).seconds < 60
 
 
 def test_patience_and_a_fitness_that_is_enough_end_a_run(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_work_is_done_in_the_order_given(folder: Path) -> None:
         executor.close()
 
 
-@pytest.mark.parametrize("trouble", ["raise", "exit"])
+@pytest.mark.parametrize("trouble", ["raise", "exit", "stop"])
 def test_a_task_that_raises_is_a_result_with_its_traceback(
     executor: Executor, folder: Path, trouble: str
 ) -> None:
@@ -123,6 +123,7 @@ def test_a_task_that_hangs_is_given_up_after_its_time(executor: Executor, folder
     slow = Work(EVALUATE, "slow", "toys:Layer", bad.options, kept=bad.kept, limit=0.2)
     results = done(executor, folder, slow, Work(EVALUATE, "good", "toys:Layer", kept=good.kept, limit=30))
     assert "took longer than 0.2 seconds" in results[slow.key]["error"]
+    assert "in _trouble" in results[slow.key]["traceback"], "where it hung"
     assert sum(result["ok"] for result in results.values()) == 1
 
 
@@ -166,8 +167,19 @@ def test_work_that_always_kills_its_worker_is_given_up(folder: Path) -> None:
 def test_the_last_words_of_a_worker_are_told(folder: Path) -> None:
     executor = Local(folder, workers=1, threads=1, retries=0)
     work = Work(PREPARE, "toy", "toys:last_words")
-    assert "these are my last words" in done(executor, folder, work)[work.key]["error"]
+    result = done(executor, folder, work)[work.key]
     executor.close()
+    assert result["error"] == "its worker ended with exit code 3; given up after one attempt"
+    assert "these are my last words" in result["traceback"]
+
+
+@pytest.mark.parametrize("trouble", ["crash", "hang"])
+def test_where_a_worker_crashed_or_hung_is_told(folder: Path, trouble: str) -> None:
+    executor = Local(folder, workers=1, threads=1, retries=0)
+    work = evaluation(limit=0.2, trouble=trouble, every=1)
+    trace = done(executor, folder, work)[work.key]["traceback"]
+    executor.close()
+    assert "toys.py" in trace and "in _trouble" in trace
 
 
 def test_threads_reach_the_worker(folder: Path) -> None:

@@ -64,6 +64,8 @@ def test_runs_are_listed_and_found_by_name_or_path(tmp_path: Path) -> None:
         find(tmp_path, "c")
     (tmp_path / "a" / "config.toml").unlink()
     assert names(tmp_path) == ["a", "b"], "a run that lacks something is listed all the same"
+    (tmp_path / "odd" / "journal.jsonl").mkdir(parents=True)
+    assert names(tmp_path) == ["a", "b"]
 
 
 def test_a_place_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,8 +115,8 @@ def test_one_process_at_a_time_and_kill_minus_nine_lets_go(tmp_path: Path) -> No
         holder.wait()
     assert not is_locked(run)
     lock = Lock(run)
-    with pytest.raises(RunError, match="another process"):
-        Lock(run)  # nor twice in one process
+    with pytest.raises(RunError, match=r"this process itself has the run 'one' open; close it"):
+        Lock(run)
     lock.release()
     Lock(run).release()
 

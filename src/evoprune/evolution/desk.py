@@ -60,7 +60,7 @@ class Desk:
         self._executor = executor
         self._say = say
         self._before = ledger.elapsed
-        self._started = time.monotonic()
+        self._started: float | None = None
         self._scored = lru_cache(maxsize=8)(self._scoring)
         self.tick: Callable[[], None] = lambda: None
         """Called several times a second while work is being done; may raise Stopped."""
@@ -68,7 +68,15 @@ class Desk:
     @property
     def elapsed(self) -> float:
         """Seconds of work so far, those before a resume included."""
-        return self._before + time.monotonic() - self._started
+        return self._before + (0.0 if self._started is None else time.monotonic() - self._started)
+
+    def begin(self) -> None:
+        """Time counts from now on."""
+        self._started = time.monotonic()
+
+    def rest(self) -> None:
+        """Time does not count until work begins again."""
+        self._before, self._started = self.elapsed, None
 
     @property
     def running(self) -> int:
@@ -93,7 +101,8 @@ class Desk:
             if not result["ok"]:
                 shutil.rmtree(self._folder.evals / work.key)  # so that a resumed run tries again
                 self._folder.say(result["traceback"])
-                raise RunError(f"the task {work.task} cannot be made ready: {result['error']}")
+                told = f"the task {work.task} cannot be made ready: {result['error']}"
+                raise RunError(f"{told}; more is in {self._folder.log}")
             accuracy = result["accuracy"]
             self.enter("prepared", (PREPARING, tasks.index(work.task)), task=work.task, accuracy=accuracy)
             if accuracy is not None:

@@ -57,7 +57,10 @@ class Generation:
 
 
 class Run:
-    """A run that is open for work. Iterating over it carries it on, a generation at a time."""
+    """A run that is open for work. Iterating over it carries it on, a generation at a time.
+
+    A loop that is left closes it; between two calls of `next` it stays open.
+    """
 
     def __init__(
         self,
@@ -90,6 +93,7 @@ class Run:
         self._stop = ""
         self._shown = float("-inf")
         self._closed = False
+        self._generations: Iterator[Generation] | None = None
         self._now = 0
         self._wanted: dict[str, tuple[Place, str, Score]] = {}
         if self._journal.torn:
@@ -119,16 +123,27 @@ class Run:
         self._stop = reason
 
     def __iter__(self) -> Iterator[Generation]:
+        return self._generations or self._carried_on()
+
+    def __next__(self) -> Generation:
+        if self._generations is None:
+            self._generations = self._carried_on()
+        return next(self._generations)
+
+    def _carried_on(self) -> Iterator[Generation]:
         if self._closed:
             raise RunError(f"the run is closed; go on with it by evoprune.resume({self.folder.name!r})")
         try:
+            self._desk.begin()
             self.folder.exercise()
             self._prepare()
             for number in range(self.settings.population.generations):
                 judged_before = len(self.ledger.generations) > number
                 generation = self._judged(number, self._members(number))
                 if not judged_before:
+                    self._desk.rest()  # what whoever iterates does meanwhile is not the run's time
                     yield generation
+                    self._desk.begin()
                 # Where a later generation is recorded already, this one was not enough.
                 reason = self._enough() if len(self.ledger.generations) <= number + 1 else ""
                 if reason:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evoprune import __version__, config
-from evoprune.errors import ConfigError
+from evoprune.errors import ConfigError, RunError
 from evoprune.evolution import settings as of_settings
 from evoprune.evolution.search import Run
 from evoprune.evolution.settings import Settings
@@ -97,7 +97,12 @@ def resume(
     """
     folder = folders.find(Path(runs), name)
     settings = of_settings.rebuilt(folder.config, overrides)
-    began = next((record for record in read(folder.journal).records), {})
+    began = next(iter(read(folder.journal).records), None)
+    if began is None:
+        raise RunError(
+            f"the journal {folder.journal} has not one intact line, though a run begins with one: that is "
+            "not the trace of a killed run. Restore it from a backup, or start another run"
+        )
     if SETTINGS in began:
         of_settings.check_lasting(began[SETTINGS], settings, folder.config)
     _check_objects(settings, tasks)
@@ -119,7 +124,11 @@ def _table(
     if isinstance(source, str) and preset is None and source in of_settings.presets():
         return of_settings.table(None, source), source
     if source is not None:
-        return of_settings.table(source, preset), Path(source).stem
+        path = Path(source)
+        if preset is None and not path.exists() and path.name == path.stem == str(source):
+            known = of_settings.presets()
+            raise ConfigError(config.unknown_key(str(source), known, what="configuration file or preset"))
+        return of_settings.table(source, preset), path.stem
     if preset is None and tasks:
         return {}, "run"
     return of_settings.table(None, preset), preset or "run"

@@ -24,11 +24,15 @@ from evoprune.errors import RunError
 from evoprune.runs import work as works
 from evoprune.runs.alarm import Overdue, alarm
 from evoprune.runs.files import refusals_said
+from evoprune.runs.worker import TELL_AND_END
 
 Say = Callable[[str], None]
 
 LAST_WORDS = 1_500
 """How many of the last bytes that a dead worker wrote are told."""
+
+TELLING = 2.0
+"""Seconds that a worker has to write down where it hangs."""
 
 STARTING = 300.0
 """Seconds that a worker has beyond the time limit to import and build a task; then the limit counts."""
@@ -75,8 +79,8 @@ class Inline:
             try:
                 with alarm(limit) as set_alarm:
                     self._bench.carry_out(key, begun=set_alarm)
-            except Overdue:
-                works.give_up(self._folder, key, f"took longer than {limit:g} seconds")
+            except Overdue as overdue:
+                works.give_up(self._folder, key, f"took longer than {limit:g} seconds", works.traced(overdue))
         return [key]
 
     @property
@@ -144,6 +148,7 @@ class Local:
                 self._listen(key.data)
             for worker in list(self._workers):
                 if worker.deadline <= time.monotonic():
+                    _stop_telling(worker)
                     self._replace(worker, f"took longer than {worker.limit:g} seconds")
             self._hand_out()
             if time.monotonic() >= end:
@@ -232,9 +237,11 @@ class Local:
             self._say(f"{key}: {why}; tried again, {failures} of {self._retries}")
             self._keys.appendleft(key)
         else:
-            self._say(f"{key}: {why}; given up after {failures} attempts")
+            self._say(f"{key}: {why}; given up after {_times(failures)}")
             with refusals_said(f"giving up {key}"):
-                works.give_up(self._folder, key, f"{why}; given up after {failures} attempts")
+                works.give_up(
+                    self._folder, key, f"{why}; given up after {_times(failures)}", _last_words(worker)
+                )
             self._done.append(key)
 
     def _end(self, worker: _Worker) -> None:
@@ -281,22 +288,37 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _times(attempts: int) -> str:
+    return "one attempt" if attempts == 1 else f"{attempts} attempts"
+
+
 def _deadline(limit: float | None, more: float = 0.0) -> float:
     return float("inf") if limit is None else time.monotonic() + limit + more
 
 
+def _stop_telling(worker: _Worker) -> None:
+    """End a worker in a way that has it write down where it is."""
+    worker.process.send_signal(TELL_AND_END)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        worker.process.wait(TELLING)
+
+
 def _ending(worker: _Worker) -> str:
-    """How a worker ended, with its last words."""
+    """How a worker ended."""
     code = worker.process.returncode
     if code < 0:
         name = signal.Signals(-code).name
         how = f"its worker was ended by {name}"
         if name == "SIGKILL":
             how += " (out of memory?)"
-    else:
-        how = f"its worker ended with exit code {code}"
+        return how
+    return f"its worker ended with exit code {code}"
+
+
+def _last_words(worker: _Worker) -> str:
+    """The end of what a worker wrote: its traceback, if it could still write one."""
     try:
         words = worker.log.read_bytes()[-LAST_WORDS:].decode(errors="replace").strip()
     except OSError:
-        words = ""
-    return f"{how}; its last words: {words}" if words else how
+        return ""
+    return f"the last words of its worker:\n{words}" if words else ""

@@ -126,7 +126,11 @@ def find(runs: Path, name: str) -> RunFolder:
 
 def names(runs: Path) -> list[str]:
     """The runs there are, the latest last."""
-    found = [path for path in runs.glob("*/journal.jsonl") if not path.parent.name.startswith(".")]
+    found = [
+        path
+        for path in runs.glob("*/journal.jsonl")
+        if path.is_file() and not path.parent.name.startswith(".")
+    ]
     return [path.parent.name for path in sorted(found, key=_begun)]
 
 
@@ -164,12 +168,17 @@ class Lock:
             if not any(self._taken(wait) for wait in (0.0, 0.05, 0.2)):
                 holder = os.pread(self._file, 200, 0).decode(errors="replace").strip()
                 os.close(self._file)
+                if holder == _me():
+                    raise RunError(
+                        f"this process itself has the run {folder.name!r} open; close it there with "
+                        "Run.close(), and resume then"
+                    )
                 raise RunError(
                     f"another process works on the run {folder.name!r} ({holder or 'unknown'}); "
                     "wait for it, or stop it, and resume then"
                 )
             os.ftruncate(self._file, 0)
-            os.pwrite(self._file, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+            os.pwrite(self._file, f"{_me()}\n".encode(), 0)
         sweep(folder.path)
 
     def _taken(self, wait: float) -> bool:
@@ -185,6 +194,10 @@ class Lock:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _me() -> str:
+    return f"process {os.getpid()} on {os.uname().nodename}"
 
 
 def is_locked(folder: RunFolder) -> bool:

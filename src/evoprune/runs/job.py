@@ -43,8 +43,8 @@ class Job:
         try:
             with alarm(limit) as set_alarm:
                 works.Bench(folder).carry_out(self.key, begun=set_alarm)
-        except Overdue:
-            works.give_up(folder, self.key, f"took longer than {limit:g} seconds")
+        except Overdue as overdue:
+            works.give_up(folder, self.key, f"took longer than {limit:g} seconds", works.traced(overdue))
         except (RunError, OSError) as error:
             print(f"refused: {works.said(error)}", file=sys.stderr, flush=True)
             raise SystemExit(REFUSED) from error

@@ -53,10 +53,10 @@ class Reading:
     torn: int
 
 
-def read(path: Path) -> Reading:
+def read(path: str | Path) -> Reading:
     """Read a journal; what is torn at its end is left out, damage before that is an error."""
     try:
-        data = path.read_bytes()
+        data = Path(path).read_bytes()
     except FileNotFoundError:
         raise RunError(f"there is no journal {path}") from None
     except OSError as error:

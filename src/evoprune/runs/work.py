@@ -26,6 +26,7 @@ from typing import Any, Protocol, SupportsFloat
 from evoprune import config
 from evoprune.errors import ConfigError, EvopruneError, RunError
 from evoprune.files import write
+from evoprune.runs.alarm import Overdue
 from evoprune.runs.files import REFUSALS, read_json, write_json
 
 Table = dict[str, Any]
@@ -127,9 +128,9 @@ def time_limit(folder: Path, key: str) -> float | None:
     return None if table is None else table["limit"]
 
 
-def give_up(folder: Path, key: str, why: str) -> None:
-    """Write down that a piece of work failed, for a reason outside of it."""
-    _conclude(folder, key, {"ok": False, "error": why, "traceback": ""}, 0.0)
+def give_up(folder: Path, key: str, why: str, trace: str = "") -> None:
+    """Write down that a piece of work failed, for a reason outside of it; `trace` says where it was then."""
+    _conclude(folder, key, {"ok": False, "error": why, "traceback": _writable(trace)}, 0.0)
 
 
 def _conclude(folder: Path, key: str, outcome: Table, seconds: float) -> None:
@@ -159,7 +160,9 @@ class Bench:
             task = self._task(work)
             begun()
             outcome = {"ok": True, **_outcome(work, task)}
-        except (Exception, SystemExit) as error:
+        except (KeyboardInterrupt, Overdue):  # not the task's own
+            raise
+        except BaseException as error:
             if work.kind != PREPARE and work.task not in self._tasks:
                 raise RunError(f"the task {work.task} cannot be built: {said(error)}") from error
             outcome = {"ok": False, **_failure(error)}
@@ -250,9 +253,17 @@ def _failure(error: BaseException) -> Table:
     """What went wrong in a task; raised again where the machine refused."""
     if isinstance(error, RunError) or (isinstance(error, OSError) and error.errno in REFUSALS):
         raise error
-    told = {"error": said(error), "traceback": "".join(traceback.format_exception(error))}
-    # Half a surrogate pair, as in the names of odd files, is nothing that can be written down.
-    return {name: text.encode("utf-8", "backslashreplace").decode() for name, text in told.items()}
+    return {"error": _writable(said(error)), "traceback": _writable(traced(error))}
+
+
+def traced(error: BaseException) -> str:
+    """An error's traceback."""
+    return "".join(traceback.format_exception(error))
+
+
+def _writable(text: str) -> str:
+    """Half a surrogate pair, as in the names of odd files, is nothing that can be written down."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _plain(value: Any) -> float | None:

@@ -6,6 +6,7 @@ with its driver, however that one ended. Whatever a task prints goes to standard
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import queue
@@ -18,9 +19,15 @@ from typing import TextIO
 
 from evoprune.runs.work import Bench, said
 
+TELL_AND_END = signal.SIGUSR1
+"""The signal at which a worker writes down where it is, and ends."""
+
 
 def main(folder: Path) -> None:
     """Work until standard input ends."""
+    # Where it was when it crashed or hung goes to standard error, too.
+    faulthandler.enable(all_threads=False)
+    faulthandler.register(TELL_AND_END, all_threads=False, chain=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     answers = os.fdopen(os.dup(1), "w", buffering=1)
