@@ -56,11 +56,20 @@ def test_a_function_is_a_name_a_text_or_a_tree() -> None:
     assert resolve(functions["xi_2"]).name == resolve(" xi_2 ").name == "xi_2"
     assert resolve("var_g(F+)").name == "var_g(F+)"
     assert functions["random"].expr is None
+    assert parse(functions["xi_2"]) == tree
+    with pytest.raises(EvopruneError, match="expected the text"):
+        parse(functions["random"])
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("xi_sta", "did you mean xi_star?"), ("L1", "did you mean l1?"), ("mean_gg(F)", "mean_g")],
+    [
+        ("xi_sta", "did you mean xi_star?"),
+        ("L1", "did you mean l1?"),
+        ("mean_activ", "did you mean mean_activation?"),
+        ("mean_gg(F)", "mean_g"),
+        ("W_i", "did you mean W_I?"),
+    ],
 )
 def test_a_misspelt_name_is_suggested(name: str, message: str) -> None:
     with pytest.raises(EvopruneError, match="did you mean") as caught:
@@ -71,7 +80,8 @@ def test_a_misspelt_name_is_suggested(name: str, message: str) -> None:
 def test_the_mapping_says_what_there_is() -> None:
     with pytest.raises(KeyError, match="did you mean fpgm"):
         functions["fpmg"]
-    assert "fpmg" not in functions
+    assert "fpmg" not in functions and 3 not in functions
+    assert functions.get("fpmg") is functions.get(3) is None  # type: ignore[call-overload]
     assert len(functions) == 18
     with pytest.raises(EvopruneError, match="got int"):
         resolve(3)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 import evoprune
@@ -310,6 +311,8 @@ def test_a_root_that_is_no_scalar_is_refused() -> None:
         ("l1", {"maps": MAPS}, "filters="),
         ("fpgm", {"maps": MAPS}, "filters="),
         ("bn_scale", {"maps": MAPS}, "batch_norm="),
+        ("l1", {}, r"l1 needs filters=… \(for W_I\), not given"),
+        ("xi_star", {}, r"maps=… \(for F, F\+, F-\) and labels=… \(for F\+, F-\)"),
     ],
 )
 def test_a_missing_operand_is_named(text: str, given: dict[str, Any], named: str) -> None:
@@ -329,6 +332,7 @@ def test_a_missing_operand_is_named(text: str, given: dict[str, Any], named: str
         ({"maps": MAPS[:, :, 0]}, r"\[image, channel, H, W\]"),
         ({"maps": MAPS[:0]}, "at least one entry"),
         ({"maps": "maps"}, "array of numbers"),
+        ({"maps": torch.empty(7, 3, 2, 3, device="meta")}, "array of numbers"),
         ({"maps": MAPS * 1e300}, "infinite entries as float32"),
         ({"filters": FILTERS[:2]}, "disagree on the number of channels: maps has 3, filters has 2"),
         ({"batch_norm": NORM[:, :3]}, r"\[channel, 4\]"),
@@ -342,11 +346,23 @@ def test_bad_arrays_are_refused_with_the_reason(changes: dict[str, Any], message
         score_arrays("xi_star", **(SITE | changes))
 
 
-def test_nothing_given_and_labels_without_maps() -> None:
+def test_what_a_function_does_not_read_may_be_left_out() -> None:
     with pytest.raises(ScoringError, match="nothing to score"):
-        score_arrays("l1")
-    with pytest.raises(ScoringError, match="without maps"):
-        score_arrays("l1", labels=LABELS, filters=FILTERS)
+        score_arrays("random")
+    want = score_arrays("l1", filters=FILTERS)
+    np.testing.assert_array_equal(score_arrays("l1", **SITE), want)
+    np.testing.assert_array_equal(score_arrays("l1", labels=LABELS, filters=FILTERS), want)
+
+
+def test_a_value_too_large_for_these_arrays_is_pointed_at() -> None:
+    maps = np.zeros((256, 1, 16, 16))
+    for executor in ("batched", "reference"):
+        with pytest.raises(
+            ShapeError, match=r"4,294,967,296 entries where the limit is 1,073,741,824"
+        ) as caught:
+            score_arrays("sum_g(abs(outprod(F, F)))", maps, executor=executor)
+        assert "outprod(F, F)" in str(caught.value)
+    assert score_arrays("sum_g(outprod(F+, F+))", maps, np.arange(256)) == 0
 
 
 def test_scores_that_are_not_finite_are_refused_by_both() -> None:
@@ -360,8 +376,6 @@ def test_one_class_is_enough_without_f_minus() -> None:
 
 
 def test_a_tensor_is_an_array() -> None:
-    import torch
-
     maps = torch.tensor(MAPS, requires_grad=True)
     want = score_arrays("xi_2", MAPS, LABELS, dtype="float64")
     np.testing.assert_array_equal(score_arrays("xi_2", maps, torch.tensor(LABELS), dtype="float64"), want)
@@ -370,7 +384,13 @@ def test_a_tensor_is_an_array() -> None:
 
 def test_labels_of_any_integers() -> None:
     want = score_arrays("fdr", MAPS, LABELS)
-    for labels in (LABELS.astype(object), [10**30 + int(k) for k in LABELS], LABELS.astype(np.uint8)):
+    objects = np.array([np.int64(k) for k in LABELS], dtype=object)
+    for labels in (
+        LABELS.astype(object),
+        objects,
+        [10**30 + int(k) for k in LABELS],
+        LABELS.astype(np.uint8),
+    ):
         np.testing.assert_array_equal(score_arrays("fdr", MAPS, labels), want)
 
 

@@ -111,7 +111,9 @@ def card(function: str) -> str:
     lines.append(
         f"{'value:':<10}{shape}" + ("" if not shape.axes else ", which is no score: a scalar is needed")
     )
-    lines.append(f"{'size:':<10}{found.expr.size} nodes, depth {found.expr.depth}")
+    lines.append(
+        f"{'size:':<10}{found.expr.size} node{'s' * (found.expr.size > 1)}, depth {found.expr.depth}"
+    )
     classes = "each class against the rest, averaged" if found.expr.is_label_aware else "needs no labels"
     lines.append(f"{'labels:':<10}{classes}")
     if dependent := order_dependence(found.expr):

@@ -64,18 +64,27 @@ def check(function: str | Expr | Function) -> Shape:
     expr = resolve(function).expr
     if expr is None:
         raise ExpressionError(f"{function} draws its scores: it is not an expression and has no shape")
+    return fitting(expr, NOMINAL_SIZES, MAX_ENTRIES)[expr]
+
+
+def fitting(expr: Expr, sizes: Mapping[str, int], limit: int) -> dict[Expr, Shape]:
+    """The shape of every distinct subtree.
+
+    Raises ShapeError, pointing at the sub-expression, where a value would have more entries than the limit.
+    """
     shapes: dict[Expr, Shape] = {}
     for node in expr.distinct():
         shape = shapes[node] = shape_of(node, shapes)
-        size = nominal_entries(shape)
-        if size > MAX_ENTRIES:
+        size = shape.entries.size(sizes)
+        if size > limit:
             got = ", ".join(f"{to_text(a)[:40]} is a {shapes[a]}" for a in node.args)
+            symbols = sorted({s for each in shape.axes for s in each.symbols})
             raise ShapeError(
-                f"{node.name} would make a {shape}: {size:,} entries where the limit is {MAX_ENTRIES:,} "
-                f"(at {_nominal(shape)}); its operands: {got}. "
+                f"{node.name} would make a {shape}: {size:,} entries where the limit is {limit:,} "
+                f"(at {', '.join(f'{s} = {sizes[s]:,}' for s in symbols)}); its operands: {got}. "
                 f"Reduce an operand first, as in mean_s(…), sum_g(…) or slice(…)\n{_at(expr, node)}"
             )
-    return shapes[expr]
+    return shapes
 
 
 def check_scalar(expr: Expr) -> None:
@@ -91,8 +100,3 @@ def check_scalar(expr: Expr) -> None:
 def _at(expr: Expr, node: Expr) -> str:
     index = next(i for i, each in enumerate(expr.walk()) if each == node)
     return point(to_text(expr), *span(expr, index))
-
-
-def _nominal(shape: Shape) -> str:
-    symbols = sorted({s for each in shape.axes for s in each.symbols})
-    return ", ".join(f"{s} = {NOMINAL_SIZES[s]:,}" for s in symbols)

@@ -8,13 +8,12 @@ experiments.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from evoprune.errors import ExpressionError
-from evoprune.expression.text import parse
+from evoprune.expression.text import parse, suggest
 from evoprune.expression.tree import Expr
 from evoprune.expression.vocabulary import OPERANDS, OPERATORS
 
@@ -129,7 +128,10 @@ class Library(Mapping[str, Function]):
         try:
             return self._functions[name]
         except KeyError:
-            raise UnknownFunction(name, list(self._functions)) from None
+            raise UnknownFunction(str(name), list(self._functions)) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._functions
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._functions)
@@ -145,8 +147,7 @@ class UnknownFunction(ExpressionError, KeyError):
     """There is no function of this name."""
 
     def __init__(self, name: str, known: list[str]) -> None:
-        close = difflib.get_close_matches(name.lower(), known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = suggest(name, [*known, *OPERANDS, *OPERATORS])
         self.message = f"there is no function {name!r}{hint}\n  functions: {' '.join(known)}"
         super().__init__(self.message)
 

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from string import Formatter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from evoprune.errors import ExpressionError, ParseError
 from evoprune.expression.tree import MAX_SIZE, Expr
 from evoprune.expression.vocabulary import ATOM, DEFAULT_RHO, OPERANDS, OPERATORS
 
+if TYPE_CHECKING:
+    from evoprune.expression.library import Function
+
 _TOKEN = re.compile(
-    r"\s*(?:(?P<operand>F[+-])"
+    r"\s*(?:(?P<operand>[Ff][+-])"
     r"|(?P<number>[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?:inf|nan)\b))"
     r"|(?P<name>[A-Za-z_]\w*)|(?P<mark>[(),]))"
 )
 
+# What to write for the signs of arithmetic.
+_CALLS = {
+    "+": "add(x, y), or F+ without a space",
+    "-": "sub(x, y), or F- without a space",
+    "*": "mul(x, y)",
+    "/": "div(x, y)",
+    "@": "matmul(x, y)",
+    "^": "sq(x)",
+}
 
 MAX_DRAWING = 10**8
 """The most characters of a tree drawn with lines."""
@@ -35,8 +48,19 @@ class _Open(NamedTuple):
     args: list[Expr]
     numbers: list[float]
 
+    @property
+    def may_have_number(self) -> bool:
+        return self.token.text == "ridge" and len(self.args) == 1 and not self.numbers
 
-def parse(text: str | Expr) -> Expr:
+    @property
+    def closers(self) -> str:
+        """What may come after the operands so far."""
+        if self.may_have_number:
+            return "',' or ')'"
+        return "','" if len(self.args) < OPERATORS[self.token.text].arity else "')'"
+
+
+def parse(text: str | Expr | Function) -> Expr:
     """Read an expression, such as `div(var_g(F-), ridge(var_g(F+), 0.05))`.
 
     Raises ParseError with a caret under the place, what was expected, and the nearest valid name.
@@ -44,6 +68,8 @@ def parse(text: str | Expr) -> Expr:
     if isinstance(text, Expr):
         return text
     if not isinstance(text, str):
+        if isinstance(expr := getattr(text, "expr", None), Expr):  # a function of the library
+            return expr
         raise ParseError(f"expected the text of an expression, got {type(text).__name__}")
     tokens = _tokens(text)
     stack: list[_Open] = []
@@ -52,6 +78,8 @@ def parse(text: str | Expr) -> Expr:
         token = tokens[position]
         position += 1
         done: Expr | None = None
+        if stack and stack[-1].may_have_number and token.kind != "number":
+            raise _error(text, token, f"ridge adds a number above 0, got {_said(token)}")
         if token.kind in ("operand", "name"):
             if token.text in OPERANDS:
                 done = Expr(token.text)
@@ -72,10 +100,8 @@ def parse(text: str | Expr) -> Expr:
             else:
                 raise _error(text, token, _unknown(token.text))
         elif token.kind == "number":
-            done = None
             number = float(token.text)
-            open_ = stack[-1] if stack else None
-            if open_ is None or open_.token.text != "ridge" or len(open_.args) != 1 or open_.numbers:
+            if not stack or not stack[-1].may_have_number:
                 raise _error(
                     text,
                     token,
@@ -83,7 +109,7 @@ def parse(text: str | Expr) -> Expr:
                 )
             if not 0 < number < float("inf"):
                 raise _error(text, token, f"ridge adds a number above 0, got {token.text}")
-            open_.numbers.append(number)
+            stack[-1].numbers.append(number)
         elif token.kind == "end" and not stack:
             raise _error(text, token, "expected an expression, the text ends here")
         else:
@@ -101,20 +127,17 @@ def parse(text: str | Expr) -> Expr:
                 return done
             open_ = stack[-1]
             if done is not None:
-                if open_.numbers:
-                    raise _error(text, token, "ridge takes one operand, then a number")
                 open_.args.append(done)
             token = tokens[position]
             position += 1
             arity = OPERATORS[open_.token.text].arity
             if token.text == ",":
-                wants_number = open_.token.text == "ridge" and len(open_.args) == 1 and not open_.numbers
-                if len(open_.args) == arity and not wants_number:
+                if "','" not in open_.closers:
                     raise _error(text, token, f"expected ')': {_takes(open_.token.text)}")
                 break
             if token.text != ")":
                 raise _error(
-                    text, token, f"expected ',' or ')' inside {open_.token.text}(…), got {_said(token)}"
+                    text, token, f"expected {open_.closers} inside {open_.token.text}(…), got {_said(token)}"
                 )
             if len(open_.args) != arity:
                 raise _error(text, open_.token, f"{_takes(open_.token.text)}, got {len(open_.args)}")
@@ -213,20 +236,26 @@ def to_tree(expr: Expr) -> str:
     return "\n".join(lines)
 
 
-def suggest(name: str, known: list[str]) -> str:
-    """`; did you mean 'mean_g'?` where a known name is near, else nothing."""
-    both = [f"{name}_g", f"{name}_s"]
-    if both[0] in known:
-        return f"; did you mean {both[0]} (over all entries) or {both[1]} (over the rows)?"
-    folded = {each.lower(): each for each in known}
-    squeezed = {each.lower().replace("_", ""): each for each in known}
+def suggest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean mean_g?` where a known name is near, else nothing.
+
+    Near is a name that differs in case and underscores only, one of nearly the same letters, one that the
+    word begins with (`variance`, `trace`), or one of similar letters.
+    """
+    names = {each.lower(): each for each in (*known, *(operator.base for operator in OPERATORS.values()))}
     plain = name.lower()
-    if plain in folded:
-        return f"; did you mean {folded[plain]}?"
-    if plain.replace("_", "") in squeezed:
-        return f"; did you mean {squeezed[plain.replace('_', '')]}?"
-    close = difflib.get_close_matches(plain, folded, n=1, cutoff=0.6)
-    return f"; did you mean {folded[close[0]]}?" if close else ""
+    close = (
+        [each for each in names if each.replace("_", "") == plain.replace("_", "")]
+        or difflib.get_close_matches(plain, names, n=1, cutoff=0.8)
+        or sorted((each for each in names if len(each) > 1 and plain.startswith(each)), key=len)[-1:]
+        or difflib.get_close_matches(plain, names, n=1)
+    )
+    if not close:
+        return ""
+    meant = names[close[0]]
+    if f"{meant}_g" in OPERATORS:
+        meant = f"{meant}_g (over all entries) or {meant}_s (over the rows)"
+    return f"; did you mean {meant}?"
 
 
 def _pieces(expr: Expr) -> list[tuple[str, bool]]:
@@ -273,12 +302,13 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _error(text: str, token: _Token, message: str) -> ParseError:
-    if token.kind == "unknown":
-        message = f"{token.text!r} is not part of the language"
     return ParseError(f"{message}\n{point(text, token.start, token.start + len(token.text))}")
 
 
 def _said(token: _Token) -> str:
+    if token.kind == "unknown":
+        call = _CALLS.get(token.text)
+        return f"{token.text!r}, which is not part of the language" + (f": write {call}" if call else "")
     return "the end of the text" if token.kind == "end" else repr(token.text)
 
 

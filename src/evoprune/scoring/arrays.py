@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 from zlib import crc32
 
@@ -10,11 +12,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evoprune.errors import MissingOperandError, ScoringError
-from evoprune.expression.check import check_scalar
+from evoprune.expression.check import check_scalar, fitting
 from evoprune.expression.library import Function, resolve
 from evoprune.expression.tree import Expr
 
 Floats = NDArray[np.float64]
+
+LARGEST = 2**30
+"""The most entries (8 GiB) that a value of one channel and class may have."""
+
+GIVES = {"maps": ("F", "F+", "F-"), "labels": ("F+", "F-"), "filters": ("W", "W_I"), "batch_norm": ("B",)}
+"""Argument to the operands that need it."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,15 @@ class Arrays:
     classes: NDArray[np.int64] | None  # [image], 0 … number of classes - 1
     filters: Floats | None  # [channel, weight]
     batch_norm: Floats | None  # [channel, (scale, offset, mean, variance)]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The lengths of the axes, by symbol; for `N+` and `N-` the longest."""
+        images, _, pixels = (1, 1, 1) if self.maps is None else self.maps.shape
+        filters, weights = (1, 1) if self.filters is None else self.filters.shape
+        of_classes = np.bincount(self.classes) if self.classes is not None else np.array([images])
+        inside, outside = int(of_classes.max()), images - int(of_classes.min())
+        return {"N": images, "N+": inside, "N-": outside, "P": pixels, "filters": filters, "weights": weights}
 
 
 def score_arrays(
@@ -53,11 +70,18 @@ def score_arrays(
     Returns the scores `[channel]`; a higher score means a more important channel.
     """
     function = resolve(function)
+    given = {"maps": maps, "labels": labels, "filters": filters, "batch_norm": batch_norm}
+    require(function, [name for name, array in given.items() if array is not None])
     arrays = as_arrays(maps, labels, filters, batch_norm, dtype)
     if function.expr is None:
         return random_scores(arrays.channels, seed)
     check_scalar(function.expr)
-    require(function.expr, arrays)
+    if "F-" in function.expr.operands and arrays.classes is not None and arrays.classes.max() == 0:
+        raise ScoringError(
+            f"{function.name[:80]} reads F-, the images of other classes, "
+            f"but all {arrays.classes.size} labels are the same"
+        )
+    fitting(function.expr, arrays.sizes, LARGEST)
     if executor == "reference":
         from evoprune.scoring import reference
 
@@ -75,8 +99,8 @@ def score_arrays(
     wrong = np.flatnonzero(~np.isfinite(scores))
     if wrong.size:
         raise ScoringError(
-            f"{function} gives scores that are not finite, for {wrong.size} of {arrays.channels} channels "
-            f"(the first is channel {wrong[0]})"
+            f"{function.name[:80]} gives scores that are not finite, for {wrong.size} of "
+            f"{arrays.channels} channels (the first is channel {wrong[0]})"
         )
     return scores
 
@@ -122,32 +146,22 @@ def as_arrays(
         said = ", ".join(f"{name} has {count}" for name, count in channels.items())
         raise ScoringError(f"the arrays disagree on the number of channels: {said}")
     classes = None
-    if labels is not None:
-        if feature_maps is None:
-            raise ScoringError("labels are given without maps")
+    if labels is not None and feature_maps is not None:  # they say nothing about parameters
         classes = _classes(labels, feature_maps.shape[0])
     return Arrays(next(iter(channels.values())), feature_maps, map_size, classes, weights, norms)
 
 
-def require(expr: Expr, arrays: Arrays) -> None:
-    """Raise where the expression reads an operand that is not there."""
-    reads = {
-        "maps": (("F", "F+", "F-"), arrays.maps),
-        "labels": (("F+", "F-"), arrays.classes),
-        "filters": (("W", "W_I"), arrays.filters),
-        "batch_norm": (("B",), arrays.batch_norm),
+def require(function: Function, given: Collection[str]) -> None:
+    """Raise where the function reads an operand whose argument is not given."""
+    reads = frozenset() if function.expr is None else function.expr.operands
+    lacking = {
+        argument: [name for name in operands if name in reads]
+        for argument, operands in GIVES.items()
+        if argument not in given
     }
-    for argument, (operands, value) in reads.items():
-        used = [name for name in operands if name in expr.operands]
-        if used and value is None:
-            raise MissingOperandError(
-                f"{str(expr)[:80]} reads {' and '.join(used)}, which needs {argument}=…"
-            )
-    if "F-" in expr.operands and arrays.classes is not None and arrays.classes.max() == 0:
-        raise ScoringError(
-            f"{str(expr)[:80]} reads F-, the images of other classes, but all {arrays.classes.size} "
-            "labels are the same"
-        )
+    said = [f"{argument}=… (for {', '.join(names)})" for argument, names in lacking.items() if names]
+    if said:
+        raise MissingOperandError(f"{function.name[:80]} needs {' and '.join(said)}, not given")
 
 
 def _floats(name: str, given: ArrayLike, dtype: str, layouts: dict[int, str]) -> Floats:
@@ -158,7 +172,7 @@ def _floats(name: str, given: ArrayLike, dtype: str, layouts: dict[int, str]) ->
             raise TypeError(f"entries of type {array.dtype}")
         with np.errstate(over="ignore"):  # what overflows is refused below
             array = array.astype(dtype).astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ScoringError(f"{name} must be an array of numbers {expected}: {error}") from None
     if array.ndim not in layouts:
         raise ScoringError(f"{name} must be {expected}, got an array of shape {list(array.shape)}")
@@ -178,12 +192,12 @@ def _floats(name: str, given: ArrayLike, dtype: str, layouts: dict[int, str]) ->
 def _classes(labels: ArrayLike, images: int) -> NDArray[np.int64]:
     try:
         array = np.asarray(_plain(labels))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ScoringError(f"labels must be one per image, [{images}] here: {error}") from None
     if array.shape != (images,):
         raise ScoringError(f"labels must be one per image, [{images}] here; got shape {list(array.shape)}")
     if array.dtype.kind == "O" and not any(
-        all(isinstance(each, kind) for each in array) for kind in (str, int)
+        all(isinstance(each, kind) for each in array) for kind in (str, Integral)
     ):
         raise ScoringError("labels must be integers or strings")
     if array.dtype.kind not in "iubUSO":
