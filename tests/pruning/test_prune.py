@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,24 @@ def test_ignored_sites_and_ratios_of_their_own(net: nn.Module, images: Tensor) -
     assert len(only.kept["conv1"]) == 16 and len(only.kept["layer3.0.conv1"]) == 16
 
 
+def test_names_and_numbers_come_in_other_forms(net: nn.Module, images: Tensor) -> None:
+    x = images[:1]
+    plain = evoprune.prune(net, "l1", example_inputs=x, ratio=0.5, ignore=["conv1"], round_to=4, steps=2)
+    other = evoprune.prune(
+        net, "l1", example_inputs=x, ratio=np.float32(0.5), ignore=iter(["conv1"]), round_to=np.int64(4),
+        steps=np.int64(2),
+    )  # fmt: skip
+    assert other.kept == plain.kept and other.made == plain.made
+
+
+def test_data_of_other_types_are_data(data: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+    half = networks.ResNet(1, 5).bfloat16(), (data[0].bfloat16(), data[1])
+    pruned = evoprune.prune(half[0], "fdr", half[1], ratio=np.float32(0.5), per_site={"conv1": np.float32(0)})
+    assert pruned.made["data"].startswith("sha256:")
+    loaded = evoprune.load_pruned(lambda: networks.ResNet(1, 5), pruned.save(tmp_path)).eval()
+    assert torch.equal(loaded(half[1][0]), pruned.network.eval()(half[1][0]))
+
+
 def test_scores_of_ignored_sites_may_come_along(net: nn.Module, images: Tensor) -> None:
     x = images[:1]
     pruned = evoprune.prune(net, l1(net, x), example_inputs=x, ratio=0.5, ignore=["conv1"])
@@ -159,8 +178,13 @@ def test_batch_norms_are_recalibrated_where_asked(net: nn.Module, data: tuple[Te
 def test_data_that_cannot_recalibrate_are_refused(net: nn.Module, images: Tensor) -> None:
     with pytest.raises(NetworkError, match="recalibrate=True averages over `data`, and there are none"):
         evoprune.prune(net, "l1", example_inputs=images[:1], ratio=0.5, recalibrate=True)
-    for wrong, told in ((images[:, :1], r"of shape \[\d+, 1, "), ("yes", "'y'")):
-        with pytest.raises(NetworkError, match=f"failed on the images to recalibrate with, {told}"):
+    for wrong, told in (
+        (images[:, :1], r"failed on the images to recalibrate with, of shape \[\d+, 1, "),
+        (["yes"], "failed on the images to recalibrate with, 'yes'"),
+        ("yes", r"the data is \(images, labels\), or an iterable of such batches, got 'yes'"),
+        (3, "got 3"),
+    ):
+        with pytest.raises(NetworkError, match=told):
             evoprune.prune(net, "l1", example_inputs=images[:1], ratio=0.5, recalibrate=wrong)
 
 
@@ -204,6 +228,9 @@ def test_what_cannot_be_traced_or_scored_is_said(net: nn.Module) -> None:
         evoprune.prune(net, "l1", iter([]), ratio=0.5)
     with pytest.raises(NetworkError, match="without a batch"):
         evoprune.prune(net, "l1", [], ratio=0.5)
+    for wrong in ("cifar10", {"x": [1]}, 3):
+        with pytest.raises(NetworkError, match=r"the data is \(images, labels\), or an iterable .*, got"):
+            evoprune.prune(net, "l1", wrong, ratio=0.5)
     with pytest.raises(EvopruneError, match="data"):
         evoprune.prune(net, "xi_star", example_inputs=torch.randn(1, 3, 16, 16), ratio=0.5)
     with pytest.raises(EvopruneError, match="no function 'l3'"):

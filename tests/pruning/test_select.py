@@ -240,6 +240,7 @@ def test_rules_that_cannot_be_meant_are_refused(rule: Rule, error: type[Exceptio
         ({"conv1": [1.0] * 19}, "'conv1' has 20 channels and needs as many scores, got shape \\[19\\]"),
         ({"conv1": torch.ones(20, 1)}, "needs as many scores"),
         ({"conv1": [float("nan")] + [1.0] * 19}, "'conv1' are not finite at channels \\[0\\]"),
+        ({"conv1": [[1.0], [1.0, 2.0]]}, "'conv1' are to be real numbers, got"),
         ({"conv1": ["high"] * 20}, "'conv1' are to be real numbers, got"),
         ({"conv1": torch.ones(20, dtype=torch.complex64)}, "real numbers"),
         ({"conv": [1.0]}, "unknown site 'conv'"),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
+from torch.nn.utils.prune import l1_unstructured
 from zoo import ZOO
 
 import evoprune
@@ -247,6 +248,27 @@ class OwnGain(nn.Conv2d):
         return functional.conv2d(x, self.weight * self.gain, self.bias)
 
 
+class Standardised(nn.Conv2d):
+    """Each filter is brought to mean 0 and deviation 1 before it is applied: that is not cut along."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = (self.weight - self.weight.mean((1, 2, 3), keepdim=True)) / self.weight.std(
+            (1, 2, 3), keepdim=True
+        )
+        return functional.conv2d(x, weight, self.bias)
+
+
+class Tied(nn.Module):
+    """A decoder that goes back by the encoder's own weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.code = nn.Conv2d(8, 6, 1), nn.Conv2d(6, 6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.conv_transpose2d(self.code(self.encode(x)), self.encode.weight)
+
+
 class Transposed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.transpose(1, 2)
@@ -278,6 +300,10 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
         between(spectral_norm(nn.Conv2d(8, 8, 1))), "weight of .* 'middle' is computed"
     ),
     "a layer's own parameter": (between(OwnGain()), "OwnGain 'middle' has parameters beside .*: gain"),
+    "standardised weights": (
+        between(Standardised(8, 8, 1)), "operation (std|mean) in Standardised 'middle' works with .*weight'"
+    ),
+    "a weight that goes both ways": (between(Tied()), "conv_transpose2d in Tied 'middle' works with 'middle"),
     "attention": (
         between(lambda x: functional.scaled_dot_product_attention(x, x, x)), "scaled_dot_product_attention"
     ),
@@ -295,7 +321,9 @@ def test_what_mixes_channels_is_refused_by_name(case: str) -> None:
     with pytest.raises(SiteError, match=message) as caught:
         sites(net, torch.randn(2, 3, 6, 6))
     assert "ignore=[" in str(caught.value) and "'first'" in str(caught.value)
-    left_alone = [name for name in ("first", "middle") if f"'{name}': " in str(caught.value)]
+    left_alone = [
+        name for name, _ in net.named_modules() if name != "last" and f"'{name}': " in str(caught.value)
+    ]
     assert sites(net, torch.randn(2, 3, 6, 6), ignore=left_alone) == ()
 
 
@@ -328,6 +356,37 @@ def test_what_keeps_channels_apart_is_followed(middle: nn.Module) -> None:
     surgeon = evoprune.Surgeon(net, torch.randn(2, 3, 6, 6))
     assert [site.name for site in surgeon.sites] == ["first"]
     surgeon.cut({"first": [1, 2, 7]})
+
+
+def test_layers_of_other_classes_are_followed_where_they_apply_their_weights_as_they_are() -> None:
+    class Padding(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.conv2d(functional.pad(x, (1, 1, 1, 1)), 0.5 * self.weight.to(x.dtype))
+
+    class Activating(nn.BatchNorm2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.leaky_relu(super().forward(x))
+
+    middle = nn.Sequential(Padding(8, 8, 3), Activating(8))
+    surgeon = evoprune.Surgeon(between(middle), torch.randn(2, 3, 6, 6))
+    surgeon.cut({"first": [1, 2, 7], "middle.0": [0, 5]})
+
+
+def test_an_embedding_that_shares_its_weight_is_named() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.wide = nn.Embedding(9, 6), nn.Linear(6, 8)
+            self.narrow, self.decode = nn.Linear(8, 6), nn.Linear(6, 9)
+            self.decode.weight = self.embed.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.decode(torch.relu(self.narrow(torch.relu(self.wide(self.embed(x))))))
+
+    words = torch.arange(8).view(2, 4)
+    with pytest.raises(SiteError, match=r"'narrow': Embedding 'embed' .* works with 'decode\.weight' itself"):
+        sites(Words(), words)
+    evoprune.Surgeon(Words(), words, ignore=["narrow"]).cut({"wide": [1, 4]})
 
 
 def test_outputs_that_are_mixed_are_no_ones_business() -> None:
@@ -403,18 +462,27 @@ def test_a_head_that_only_training_calls_is_cut_along() -> None:
     evoprune.prune(net, "var_g(F)", (torch.randn(4, 3, 4, 4), torch.arange(4) % 2), ratio=0.5)
 
 
-def test_a_way_that_depends_on_values_is_refused_where_it_hides_layers() -> None:
+@pytest.mark.parametrize(
+    ("look", "operation"),
+    [
+        (lambda x: x > 0, "operation is_nonzero"),
+        (lambda x: x.item() > 0, "operation item"),
+        (lambda x: x.detach().numpy() > 0, "operation numpy"),
+        (lambda x: x.tolist() > 0, "operation tolist"),
+    ],
+)
+def test_a_way_that_depends_on_values_is_refused_where_it_hides_layers(
+    look: Callable[[Tensor], bool], operation: str
+) -> None:
     class Branching(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.first, self.left, self.right = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 2, 1), nn.Conv2d(8, 2, 1)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.left(self.first(x)) if x.sum() > 0 else self.right(self.first(x))
+            return self.left(self.first(x)) if look(x.sum()) else self.right(self.first(x))
 
-    with pytest.raises(
-        NetworkError, match=r"looks at values .*\(the operation is_nonzero .*not call 'right'"
-    ):
+    with pytest.raises(NetworkError, match=rf"looks at values .*\(the {operation} .*not call 'right'"):
         sites(Branching(), torch.ones(2, 3, 4, 4))
 
 
@@ -462,6 +530,37 @@ def test_compiled_networks_are_refused() -> None:
         sites(compiled, torch.randn(1, 1, 8, 8))
 
 
+def test_what_is_no_network_or_not_yet_one_is_refused() -> None:
+    x = torch.randn(1, 1, 28, 28)
+    for given in ("lenet5", networks.LeNet5):
+        with pytest.raises(NetworkError, match=r"is to be an nn.Module, got .*[lL]e[nN]et5"):
+            evoprune.prune(given, "l1", example_inputs=x, ratio=0.5)
+    with pytest.raises(NetworkError, match=r"'0\.weight' has no size yet: call the network once"):
+        sites(nn.Sequential(nn.LazyConv2d(4, 3), nn.Conv2d(4, 2, 1)), x)
+    with pytest.raises(NetworkError, match=r"inputs are empty \(\[0, 1, 28, 28\]\)"):
+        sites(networks.LeNet5(), x[:0])
+
+
+def test_weights_that_are_computed_before_each_pass_are_named() -> None:
+    masked = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 2, 1))
+    l1_unstructured(masked[1], "weight", 0.5)
+    with pytest.raises(NetworkError, match=r"cannot be copied: 'weight' of '1' is computed .*`remove`"):
+        sites(masked, torch.randn(1, 1, 8, 8))
+
+
+def test_the_size_of_the_batch_may_be_written_out() -> None:
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.fc = nn.Conv2d(3, 8, 1), nn.Linear(8 * 16, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(self.first(x).view(8, -1))
+
+    surgeon = evoprune.Surgeon(Written(), torch.randn(8, 3, 4, 4))
+    assert surgeon.cut({"first": [1, 5]}).fc.in_features == 32
+
+
 def test_what_no_layer_wrote_is_no_site() -> None:
     pixels = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2))
     with pytest.raises(SiteError, match="got '1'; this network has none"):
@@ -477,6 +576,10 @@ def test_unknown_names_are_refused_with_the_valid_ones() -> None:
         sites(networks.LeNet5(), torch.randn(1, 1, 28, 28), ignore=["conv3"])
     with pytest.raises(SiteError, match=r"ignore is a list of names of sites, got 'conv1'"):
         sites(networks.LeNet5(), torch.randn(1, 1, 28, 28), ignore="conv1")
+    with pytest.raises(SiteError, match=r"flatten_features is a list .*got 'fc1'; a single one is \['fc1'\]"):
+        sites(networks.LeNet5(), torch.randn(1, 1, 28, 28), flatten_features="fc1")
+    with pytest.raises(SiteError, match=r"ignore is a list of names of sites, got None"):
+        sites(networks.LeNet5(), torch.randn(1, 1, 28, 28), ignore=None)
 
 
 def test_inputs_that_do_not_fit_are_named() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from zoo import ZOO
 
 from evoprune import networks
@@ -43,7 +43,7 @@ def test_under_lively_weights_every_channel_has_an_effect(name: str) -> None:
     torch.manual_seed(3)
     net, x = factory(), torch.randn(shape)
     structure = find_sites(net, x)
-    lively = Verifier(net, x, structure, surgery.cut)._lively
+    lively = Verifier(net, structure, surgery.cut)._lively
     whole = {site.name: tuple(range(site.channels)) for site in structure.sites}
     (before,) = lively(whole)
     for site in structure.sites:
@@ -209,7 +209,7 @@ def test_dead_channels_hide_nothing() -> None:
         for channels in ((0, 1), (0, 2))
     )
     torch.testing.assert_close(honest(x), lying(x))  # alike to the eye
-    verifier = Verifier(net, x, surgeon.structure, surgery.cut)
+    verifier = Verifier(net, surgeon.structure, surgery.cut)
     verifier.check(honest, kept)
     with pytest.raises(SurgeryError, match=r"layer1.0.conv1"):
         verifier.check(lying, kept)
@@ -236,12 +236,72 @@ def test_replaced_parameters_are_followed_and_the_old_ones_left_alone() -> None:
     assert torch.equal(pruned.conv1.weight, net.conv1.weight[[0, 1]]) and torch.equal(old, values)
 
 
+def body(change: Callable[[Tensor], Tensor]) -> nn.Module:
+    class Body(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.fc = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 3), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.second(torch.relu(self.first(change(x))))
+            return self.fc(torch.relu(x).mean((2, 3)))
+
+    return Body()
+
+
+def only_positive(x: Tensor) -> Tensor:
+    if x.min() < 0:
+        raise ValueError("negative pixels")
+    return x
+
+
+def only_small(x: Tensor) -> Tensor:
+    if x.max() > 1:
+        raise ValueError("pixels above 1")
+    return x
+
+
+@pytest.mark.parametrize(
+    "change",
+    [Tensor.float, torch.log, only_positive, only_small],
+    ids=["float32", "log", "positive", "small"],
+)
+def test_networks_are_checked_on_what_they_take(
+    change: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single precision only; positive inputs only; inputs in a range only."""
+    surgeon = Surgeon(body(change), torch.rand(2, 3, 8, 8))
+    surgeon.cut({"first": [0, 3, 7], "second": [5]})
+    monkeypatch.setattr(Verifier, "_check_tensors", lambda *_: None)
+    lie(monkeypatch, off_by_one("first"))
+    with pytest.raises(SurgeryError, match="site 'first' is wrong: the pruned network is off by"):
+        surgeon.cut({"first": [0, 3, 7]})
+
+
+def test_a_network_that_is_random_in_eval_mode_is_not_called_cut_wrongly() -> None:
+    surgeon = Surgeon(body(lambda x: x + torch.rand(1)), torch.rand(2, 3, 8, 8))
+    surgeon.cut({"first": [0]})  # the same numbers are drawn whatever is cut
+    net = body(lambda x: x)
+    net.first.register_forward_hook(lambda _, args, output: nn.functional.dropout(output))
+    with pytest.raises(NetworkError, match=r"other outputs each time it is called, in eval mode as well"):
+        Surgeon(net, torch.rand(2, 3, 8, 8)).cut({"first": [0, 3, 7]})
+
+
+def test_outputs_that_cannot_be_compared_are_refused_and_infinite_ones_compared() -> None:
+    net = body(lambda x: x)
+    net.register_forward_hook(lambda _, args, output: output.index_fill(1, torch.tensor([0]), -torch.inf))
+    Surgeon(net, torch.rand(2, 3, 8, 8)).cut({"first": [0, 3]})
+    net.register_forward_hook(lambda _, args, output: output * 0)
+    with pytest.raises(NetworkError, match="gives not-a-numbers on the example inputs"):
+        Surgeon(net, torch.rand(2, 3, 8, 8)).cut({"first": [0, 3]})
+
+
 def test_a_selection_of_other_channels_is_caught() -> None:
     net, x = _resnet()
     surgeon = Surgeon(net, x, selection=True)
     kept = surgery.checked_kept(surgeon.sites, {"layer1.1.conv1.in": [0, 5, 6]})
     pruned = surgery.cut(net, surgeon.structure, kept)
-    verifier = Verifier(net, x, surgeon.structure, surgery.cut)
+    verifier = Verifier(net, surgeon.structure, surgery.cut)
     verifier.check(pruned, kept)
     pruned.layer1[1].conv1.select.choose([0, 5, 7], 16)
     with pytest.raises(SurgeryError, match=r"'layer1.1.conv1' chooses channels \(0, 5, 7\), not \(0, 5, 6\)"):

@@ -19,14 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from evoprune.pruning.calling import call_network, detached_copy, untouched_randomness
 from evoprune.pruning.channels import Ids
-from evoprune.pruning.follow import (
-    Trace,
-    call_network,
-    detached_copy,
-    follow,
-    untouched_randomness,
-)
+from evoprune.pruning.follow import Trace, follow
 from evoprune.pruning.inputs import usable_device
 from evoprune.pruning.sites import Site, Structure
 

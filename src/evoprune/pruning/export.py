@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from evoprune.errors import MissingExtraError, NetworkError
-from evoprune.pruning.follow import call_network, detached_copy, untouched_randomness
+from evoprune.pruning.calling import call_network, detached_copy, untouched_randomness
 
 TOLERANCE = 1e-4
 OPSET = 18

@@ -7,9 +7,8 @@ on, or is named in the complaint. The pass runs on a copy, in eval mode, on the 
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -21,14 +20,24 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils.parametrize import is_parametrized
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from evoprune.errors import NetworkError
 from evoprune.networks.layers import ChannelSelect, selection_of
+from evoprune.pruning.calling import (
+    call_network,
+    check_network,
+    described,
+    detached_copy,
+    few_images,
+    outputs_of,
+    untouched_randomness,
+)
 from evoprune.pruning.channels import Ids, Labels, Trail
-from evoprune.pruning.operations import Call, follow_operation, tensors_in
+from evoprune.pruning.operations import Call, changes, follow_operation, tensors_in
 
 
 @dataclass(slots=True)
@@ -84,61 +93,39 @@ class Trace:
     reads: list[Read] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)  # number of a call → layer
     passed: dict[str, set[int]] = field(default_factory=dict)  # module without channel axes → classes
+    inputs: Any = None  # what the network was called on
     kept: frozenset[int] = frozenset()
     summed: frozenset[int] = frozenset()
     complaints: tuple[tuple[frozenset[int], str], ...] = ()
 
 
-def detached_copy(model: nn.Module, given: Mapping[int, Any] | None = None) -> nn.Module:
-    """A copy that shares nothing with the network; `given` says what stands for objects, by their id."""
-    try:
-        return copy.deepcopy(model, dict(given or {}))
-    except Exception as error:
-        raise NetworkError(
-            f"the network is copied before it is cut, and cannot be copied: {type(error).__name__}: {error}"
-        ) from error
-
-
-def few_images(inputs: Any, most: int = 4) -> Any:
-    """The inputs with at most so many images: what is traced and checked needs no more."""
-    tensors = list(tensors_in(inputs))
-    images = {tensor.shape[0] for tensor in tensors if tensor.ndim}
-    if len(images) != 1 or min(images) <= most or not all(tensor.ndim for tensor in tensors):
-        return inputs  # few enough already, or no telling which axis the images are
-    return tree_map_only(Tensor, lambda tensor: tensor[:most], inputs)
-
-
-def call_network(model: nn.Module, inputs: Any) -> Any:
-    """The network's output on a tensor, a tuple of positional or a mapping of keyword inputs."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    if isinstance(inputs, (tuple, list)):
-        return model(*inputs)
-    return model(inputs)
-
-
-@contextmanager
-def untouched_randomness(inputs: Any) -> Iterator[None]:
-    """Leave the global random state as it was."""
-    devices = {t.device.index or 0 for t in tensors_in(inputs) if t.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(devices)):
-        yield
-
-
 def follow(model: nn.Module, example_inputs: Any, *, selected: Collection[str] = ()) -> Trace:
     """Follow the channels; `selected` layers read through a selection of their own."""
-    _refuse_compiled(model)
+    check_network(model)
+    if any(not tensor.numel() for tensor in tensors_in(example_inputs)):
+        raise NetworkError(f"the example inputs are empty ({described(example_inputs)})")
+    few = few_images(example_inputs)
+    try:
+        return _followed(model, few, selected)
+    except NetworkError:
+        if few is example_inputs:
+            raise
+    return _followed(model, example_inputs, selected)  # the size of the batch may be written in the code
+
+
+def _followed(model: nn.Module, inputs: Any, selected: Collection[str]) -> Trace:
     # Parameters are copied, too: there are layers that clip their weights while they run.
     network = detached_copy(model).eval()
     follower = _Follower(network, frozenset(selected))
-    with untouched_randomness(example_inputs), torch.inference_mode():
+    follower.trace.inputs = inputs
+    with untouched_randomness(inputs), torch.inference_mode():
         try:
-            follower.run(few_images(example_inputs))
+            follower.run(inputs)
         except NetworkError:
             raise
         except Exception as error:
             raise NetworkError(
-                f"the network failed on the example inputs ({_described(example_inputs)}): "
+                f"the network failed on the example inputs ({described(inputs)}): "
                 f"{type(error).__name__}: {error}"
             ) from error
         if follower.uncalled():
@@ -146,42 +133,21 @@ def follow(model: nn.Module, example_inputs: Any, *, selected: Collection[str] =
             network.train()
             follower.only_training = True
             with suppress(Exception):
-                follower.run(few_images(example_inputs))
+                follower.run(inputs)
     return follower.finish()
 
 
-def _refuse_compiled(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        maker = "torch.jit" if isinstance(module, torch.jit.ScriptModule) else ""
-        if type(module).__module__.startswith("torch._dynamo"):
-            maker = "torch.compile"
-        if maker:
-            raise NetworkError(
-                f"{name or 'the network'!r} is a {type(module).__name__}, which cannot be followed; "
-                f"give it as it was before {maker}"
-            )
+class _Looks(TorchFunctionMode):
+    """Sees values leave for NumPy and Python, which is no operation."""
 
+    def __init__(self, follower: _Follower) -> None:
+        super().__init__()
+        self._follower = follower
 
-def _described(inputs: Any) -> str:
-    return ", ".join(str(list(tensor.shape)) for tensor in tensors_in(inputs)) or "no tensors"
-
-
-def outputs_of(value: Any, seen: frozenset[int] = frozenset()) -> Iterator[Tensor]:
-    """Every tensor that a network gives, in nested collections and in the attributes of objects."""
-    if isinstance(value, Tensor):
-        yield value
-        return
-    if id(value) in seen or isinstance(value, (str, bytes, type, nn.Module)):
-        return
-    if isinstance(value, Mapping):
-        inside: Iterable[Any] = value.values()
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        inside = value
-    else:
-        slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-        inside = [*getattr(value, "__dict__", {}).values(), *(getattr(value, n, None) for n in slots)]
-    for item in inside:
-        yield from outputs_of(item, seen | {id(value)})
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.numpy, Tensor.tolist, Tensor.__array__) and self._follower.trail_of(args[0]):
+            self._follower.labels.looks.append(self._follower.where(func.__name__))
+        return func(*args, **(kwargs or {}))
 
 
 class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -198,6 +164,15 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._network = network
         self.only_training = False  # whether the pass is one that shows what only training calls
         self._modules: dict[str, nn.Module] = {}
+        # The weights of layers, and what uses them beside the layers' own operations: by id.
+        self._weights = {
+            id(parameter)
+            for module in network.modules()
+            if _kind(module) is not None
+            for parameter in module.parameters(recurse=False)
+            if parameter.ndim > 1
+        }
+        self._uses: dict[int, str] = {}
         for name, module in network.named_modules():
             module.register_forward_pre_hook(self._entering(name), with_kwargs=True)
             module.register_forward_hook(self._leaving(name), with_kwargs=True)
@@ -210,7 +185,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors_in(inputs):
             if tensor.ndim >= 2 and tensor.is_floating_point():
                 self.set_trail(tensor, Trail.foreign(1, tensor.shape[1]))
-        with self:
+        with self, _Looks(self):
             output = call_network(self._network, inputs)
         tensors = list(outputs_of(output))
         if not tensors:
@@ -256,7 +231,8 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if self._inside:
+        own = bool(self._inside) and type(self._path[-1][1]).__module__.startswith(("torch.nn", "evoprune"))
+        if own:
             return result
         names = [argument.name for argument in func._schema.arguments]
         arguments = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
@@ -269,17 +245,22 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             pointwise=torch.Tag.pointwise in func.tags,
             arguments=ordered,
             result=result,
-            where=self._where(name),
+            where=self.where(name),
             labels=self.labels,
             trail_of=self.trail_of,
         )
+        weights = [tensor for tensor in call.tensors() if id(tensor) in self._weights]
+        if weights and changes(call, weights[0], inside=bool(self._inside)):
+            self._uses |= {id(weight): call.where for weight in weights}
+        if self._inside:
+            return result
         for tensor, trail in follow_operation(call):
             self.set_trail(tensor, trail)
             if self._path and not any(True for _ in self._path[-1][1].children()):
                 self.trace.passed.setdefault(self._path[-1][0], set()).update(trail.ids.tolist())
         return result
 
-    def _where(self, operation: str) -> str:
+    def where(self, operation: str) -> str:
         name, module = self._path[-1] if self._path else ("", nn.Identity())
         if type(module).__module__.startswith("torch.nn"):
             return f"{type(module).__name__} {name!r} (the operation {operation})"
@@ -381,6 +362,12 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{', '.join(map(repr, uncalled))}: one forward pass does not show what is read there"
             )
         self._tie_shared_parameters()
+        for layer in self.trace.layers.values():
+            for name, parameter in self._modules[layer.name].named_parameters(recurse=False):
+                if id(parameter) in self._uses:
+                    labels = [label for axis in _axes(layer, name, parameter) for label in axis.tolist()]
+                    what = f"{self._uses[id(parameter)]} works with {layer.name + '.' + name!r} itself"
+                    self.labels.complain(labels, what)
         classes, trace = self.labels.resolve(), self.trace
         trace.kept = frozenset(classes[label].item() for label in self.labels.kept)
         trace.summed = frozenset(classes[label].item() for label in self.labels.summed)

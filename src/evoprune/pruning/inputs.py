@@ -25,6 +25,8 @@ def batches_of(data: Any) -> Iterator[Any]:
     elif hasattr(data, "ordered"):
         for images, _ in data.ordered(BATCH):
             yield images
+    elif isinstance(data, (str, bytes, Mapping)) or not isinstance(data, Iterable):
+        raise NetworkError(f"the data is (images, labels), or an iterable of such batches, got {data!r:.80}")
     else:
         for batch in data:
             yield batch[0] if isinstance(batch, (tuple, list)) else batch
@@ -52,11 +54,6 @@ def example_of(data: Any) -> Any:
         raise NetworkError("example_inputs= is needed to follow the network where no data is given")
     if isinstance(data, Iterator):
         raise NetworkError("example_inputs= is needed where the data can be gone through only once")
-    if not isinstance(data, (Tensor, Iterable)) and not hasattr(data, "ordered"):
-        raise NetworkError(
-            "the data is (images, labels), or an iterable of such batches; "
-            f"no example input can be taken from {type(data).__name__}"
-        )
     first = next(batches_of(data), None)
     if first is None:
         raise NetworkError("no example input can be taken from data without a batch")

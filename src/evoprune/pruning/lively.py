@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evoprune.pruning.follow import Layer, call_network
+from evoprune.pruning.calling import call_network, copied
+from evoprune.pruning.follow import Layer
 from evoprune.pruning.sites import Structure
 
 LEVEL = 2.0
@@ -29,7 +30,7 @@ def enliven(network: nn.Module, structure: Structure, inputs: Any, generator: to
         handles.append(module.register_forward_hook(setting.after))
     try:
         with torch.no_grad():
-            call_network(network, inputs)
+            call_network(network, copied(inputs))
     finally:
         for handle in handles:
             handle.remove()

@@ -68,6 +68,11 @@ POINTWISE = _names(
 )
 SUMS = _names("add add_ sub sub_ subtract subtract_ rsub")
 GATES = _names("mul mul_ multiply multiply_ div div_ divide divide_ true_divide")
+# What a layer does with its own weights, by whatever class.
+APPLIES = _names(
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution _convolution linear "
+    "addmm matmul t batch_norm native_batch_norm instance_norm prelu _prelu_kernel"
+)
 # They return no tensor, yet what they return depends on the channels.
 READS_VALUES = _names("item _local_scalar_dense is_nonzero equal")
 
@@ -94,6 +99,17 @@ class Call:
         labels = frozenset[int]().union(*(trail.labels for trail in trails))
         self.labels.complain(labels, f"{self.where}{why and ', which ' + why} mixes or loses them")
         return Trail.lost(labels)
+
+
+def changes(call: Call, weight: Tensor, *, inside: bool) -> bool:
+    """Whether the operation is one on a layer's weight that a cut of that weight may not survive.
+
+    Inside its layer a weight is applied; there and elsewhere it may be looked at, or scaled as a whole.
+    """
+    alone = all(other is weight or not other.ndim for other in call.tensors())
+    if call.name in FRESH or (call.pointwise and alone) or (inside and call.name in APPLIES):
+        return False
+    return not (call.name in SAME or call.name in READS_VALUES)
 
 
 def tensors_in(value: Any) -> Iterable[Tensor]:

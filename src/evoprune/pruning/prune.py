@@ -17,7 +17,7 @@ from evoprune.plain import plain
 from evoprune.pruning.cost import Cost, measure_latency
 from evoprune.pruning.inputs import example_of
 from evoprune.pruning.recalibrate import recalibrate as recalibrate_norms
-from evoprune.pruning.select import Kept, Rule, checked_scores, select
+from evoprune.pruning.select import Kept, Rule, check_count, checked_scores, select
 from evoprune.pruning.sites import Site, find_sites
 from evoprune.pruning.surgery import Surgeon, need_weights
 from evoprune.pruning.table import table_of
@@ -114,8 +114,7 @@ def prune(
     latency: measure the time of a forward pass before and after, on the example inputs.
     device: where the scoring runs. seed: of everything that is drawn.
     """
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise TargetError(f"steps is a whole number from 1, got {steps!r}")
+    check_count("steps", steps)
     asked = {"ratio": ratio, "flops": flops, "params": params}
     given = [name for name, value in asked.items() if value is not None]
     if len(given) > 1 or not (given or per_site):
@@ -141,7 +140,7 @@ def prune(
         )
     rule.check(surgeon.sites)
     need_weights(model)
-    scorer, what = _scorer(function_or_scores, surgeon, data, ignore=ignore, device=device, seed=seed)
+    scorer, what = _scorer(function_or_scores, surgeon, data, device=device, seed=seed)
     if steps > 1 and what["scores"] == "given":
         raise ScoringError(
             "steps= scores the network anew before each step; that needs a function, not scores"
@@ -166,10 +165,12 @@ def prune(
         **{
             key: value
             for key, value in {
-                "ratio": ratio, "flops": flops, "params": params, "scope": scope,
-                "per_site": dict(per_site) if per_site else None, "round_to": round_to, "steps": steps,
-                "ignore": list(ignore) or None, "selection": selection, "seed": seed,
-                "flatten_features": list(flatten_features) or None,
+                **{name: float(value) for name, value in asked.items() if value is not None},
+                "scope": scope,
+                "per_site": {name: float(ratio) for name, ratio in (per_site or {}).items()} or None,
+                "round_to": None if round_to is None else int(round_to), "steps": int(steps),
+                "ignore": list(surgeon.ignore) or None, "selection": bool(selection), "seed": seed,
+                "flatten_features": list(surgeon.flatten_features) or None,
                 "recalibrated": recalibrate is not False and recalibrate is not None,
                 "data": _fingerprint(data),
             }.items()
@@ -232,12 +233,12 @@ def _scores(
 
 
 def _scorer(
-    given: Any, surgeon: Surgeon, data: Any, *, ignore: Collection[str], device: Any, seed: int
+    given: Any, surgeon: Surgeon, data: Any, *, device: Any, seed: int
 ) -> tuple[Scorer, dict[str, Any]]:
     """What scores a network's sites, and how to say so in a record."""
     if isinstance(given, Mapping):
         # Scores of sites that are left whole may come along.
-        scores = {name: values for name, values in _single(given).items() if name not in ignore}
+        scores = {name: values for name, values in _single(given).items() if name not in surgeon.ignore}
         return lambda network, sites: scores, {"scores": "given"}
     if type(given).__module__.startswith("torch_pruning") or _is_importance(given):
         from evoprune.integrations.torch_pruning import importance_scores
@@ -292,6 +293,8 @@ def _fingerprint(data: Any) -> str | None:
         return type(data).__name__
     digest = hashlib.sha256()
     for tensor in tensors:
-        array = np.ascontiguousarray(torch.as_tensor(tensor).detach().cpu().numpy())
-        digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+        array = torch.as_tensor(tensor).detach().cpu().contiguous()
+        kind = f"{str(array.dtype).removeprefix('torch.')}{tuple(array.shape)}"
+        # As bytes: NumPy does not know every type of PyTorch's.
+        digest.update(kind.encode() + array.flatten().view(torch.uint8).numpy().tobytes())
     return f"sha256:{digest.hexdigest()}"

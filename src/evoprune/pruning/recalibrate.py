@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from evoprune.errors import NetworkError
-from evoprune.pruning.follow import call_network
+from evoprune.pruning.calling import call_network
 from evoprune.pruning.inputs import batches_of
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice, pairwise, product
 from math import floor, isfinite, lcm
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -68,9 +68,14 @@ class Rule:
             _check_share(what, value)
         if self.scope not in ("site", "global"):
             raise TargetError(f"scope is 'site' or 'global', got {self.scope!r}")
-        number = isinstance(self.round_to, int) and not isinstance(self.round_to, bool)
-        if self.round_to is not None and (not number or self.round_to < 1):
-            raise TargetError(f"round_to is a whole number from 1, got {self.round_to!r}")
+        if self.round_to is not None:
+            check_count("round_to", self.round_to)
+
+
+def check_count(what: str, value: Any) -> None:
+    """Refuse what is no number of things."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise TargetError(f"{what} is a whole number from 1, got {value!r}")
 
 
 def _check_share(what: str, value: Any) -> None:
@@ -110,7 +115,10 @@ def _numbers(given: Any, site: Site) -> npt.NDArray[np.float64]:
     if hasattr(given, "detach"):
         given = given.detach().cpu()
         given = (given if given.is_complex() else given.double()).numpy()
-    values = np.asarray(given)
+    try:
+        values = np.asarray(given)
+    except ValueError:  # lists of unequal lengths
+        values = np.asarray(given, dtype=object)
     if values.dtype.kind not in "fiub":
         raise SiteError(f"the scores of site {site.name!r} are to be real numbers, got {given!r:.60}")
     return values.astype(np.float64)

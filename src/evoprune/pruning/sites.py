@@ -69,6 +69,8 @@ def find_sites(
     lenient: bool = False,
 ) -> Structure:
     """The sites, and what surgery needs to know beside them; `lenient` leaves out what cannot be cut."""
+    ignore = names_in("ignore", "sites", ignore)
+    flatten_features = names_in("flatten_features", "fully connected layers", flatten_features)
     trace = follow(model, example_inputs)
     chosen = set(_stream_readers(trace, model) if selection else ())
     for name in flatten_features:
@@ -92,8 +94,6 @@ def find_sites(
     finder = Gatherer(trace)
     found, refused = finder.sites()
     known_names = [site.name for site in found] + list(refused)
-    if isinstance(ignore, str):
-        raise SiteError(f"ignore is a list of names of sites, got {ignore!r}; a single one is [{ignore!r}]")
     for name in ignore:
         if name not in known_names:
             raise SiteNameError(f"ignore names an unknown site {name!r}{hint(name, known_names)}")
@@ -106,6 +106,14 @@ def find_sites(
         )
     left = tuple(site for site in found if site.name not in ignore)
     return Structure(trace, left, {site.name: finder.classes(site.name) for site in left})
+
+
+def names_in(what: str, of: str, names: Collection[str]) -> tuple[str, ...]:
+    """The names in an argument, checked to be a list of them."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        single = f"; a single one is [{names!r}]" if isinstance(names, str) else ""
+        raise SiteError(f"{what} is a list of names of {of}, got {names!r}{single}")
+    return tuple(names)
 
 
 def hint(name: object, known: Sequence[str]) -> str:

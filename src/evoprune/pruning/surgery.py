@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from evoprune.errors import NetworkError, SiteError
 from evoprune.networks.layers import ZERO, ChannelSelect, put_select, selection_of
+from evoprune.pruning.calling import detached_copy
 from evoprune.pruning.channels import Ids
 from evoprune.pruning.cost import CostModel, cost_model
-from evoprune.pruning.follow import Layer, detached_copy
-from evoprune.pruning.sites import Site, Structure, find_sites, hint
+from evoprune.pruning.follow import Layer
+from evoprune.pruning.sites import Site, Structure, find_sites, hint, names_in
 from evoprune.pruning.verify import Verifier
 
 
@@ -37,8 +38,14 @@ class Surgeon:
         self.model = model
         self.example_inputs = example_inputs
         self.selection = selection
+        self.ignore = names_in("ignore", "sites", ignore)
+        self.flatten_features = names_in("flatten_features", "fully connected layers", flatten_features)
         self.structure = find_sites(
-            model, example_inputs, selection=selection, ignore=ignore, flatten_features=flatten_features
+            model,
+            example_inputs,
+            selection=selection,
+            ignore=self.ignore,
+            flatten_features=self.flatten_features,
         )
         self.costs: CostModel = cost_model(model, self.structure)
         self._verifier: Verifier | None = None
@@ -55,7 +62,7 @@ class Surgeon:
         checked = checked_kept(self.sites, kept)
         need_weights(self.model)
         if self._verifier is None:
-            self._verifier = Verifier(self.model, self.example_inputs, self.structure, cut)
+            self._verifier = Verifier(self.model, self.structure, cut)
         pruned = cut(self.model, self.structure, checked)
         self._verifier.check(pruned, checked)
         return pruned

@@ -10,7 +10,7 @@ so that a wrong one shows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,17 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from evoprune.errors import SurgeryError
+from evoprune.errors import NetworkError, SurgeryError
 from evoprune.networks.layers import ZERO, ChannelSelect, selection_of
+from evoprune.pruning.calling import call_network, copied, detached_copy, outputs_of, untouched_randomness
 from evoprune.pruning.channels import Ids
-from evoprune.pruning.follow import (
-    Layer,
-    call_network,
-    detached_copy,
-    few_images,
-    outputs_of,
-    untouched_randomness,
-)
+from evoprune.pruning.follow import Layer
 from evoprune.pruning.lively import enliven
 from evoprune.pruning.sites import Site, Structure
 
@@ -43,54 +37,75 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 class Verifier:
     """Checks cuts of one network against it."""
 
-    def __init__(self, model: nn.Module, example_inputs: Any, structure: Structure, cut: Cut) -> None:
+    def __init__(self, model: nn.Module, structure: Structure, cut: Cut) -> None:
         self._model = model
-        self._example_inputs = few_images(example_inputs)
         self._structure = structure
         self._cut = cut
         self._dtype = _working_dtype(model)
+        self._inputs = _usable_inputs(_prepared(model, self._dtype), structure.trace.inputs, self._dtype)
         self._original = self._reference(self._dtype)
         self._parameters = [id(parameter) for parameter in model.parameters()]
         # In double precision channels of little effect show as well; for large networks that is too dear.
         small = sum(parameter.numel() for parameter in model.parameters()) <= SMALL
-        self._lively = self._lively_reference(torch.float64 if small else self._dtype)
+        try:
+            self._lively = self._lively_reference(torch.float64 if small else self._dtype)
+        except NetworkError:
+            # Networks that make tensors of single precision on their way run in nothing else.
+            self._lively = self._lively_reference(self._dtype)
 
     def check(self, pruned: nn.Module, kept: Kept) -> None:
         """Raise `SurgeryError` unless the pruned network is the original without the other channels."""
         self._check_tensors(pruned, kept)
         problem = self._problem(pruned, kept)
         if problem is not None:
+            if self._is_random():
+                raise NetworkError(
+                    "the network gives other outputs each time it is called, in eval mode as well (a dropout "
+                    "that is always on?): no cut of it can be checked"
+                )
             raise SurgeryError(f"{self._guilty(kept)}: the pruned network {problem}")
 
     def _reference(self, dtype: torch.dtype) -> _Reference:
-        network, inputs = _prepared(self._model, dtype), _noise(self._example_inputs, dtype)
-        return _Reference(network, self._structure.sites, inputs, dtype)
+        inputs = _floating(self._inputs, lambda tensor: tensor.to(dtype))
+        return _Reference(_prepared(self._model, dtype), self._structure.sites, inputs, dtype)
 
     def _lively_reference(self, dtype: torch.dtype) -> _Reference:
-        inputs = _noise(self._example_inputs, dtype)
-        network = detached_copy(self._model).eval().to(dtype)
-        with untouched_randomness(inputs):
-            enliven(network, self._structure, inputs, torch.Generator().manual_seed(SEED))
-        return _Reference(network, self._structure.sites, inputs, dtype)
+        reference = self._reference(dtype)
+        with untouched_randomness(reference.inputs):
+            try:
+                generator = torch.Generator().manual_seed(SEED)
+                enliven(reference.network, self._structure, reference.inputs, generator)
+            except Exception as error:
+                raise _failed("random weights", dtype, error) from error
+        return reference
+
+    def _is_random(self) -> bool:
+        whole = {site.name: tuple(range(site.channels)) for site in self._structure.sites}
+        with untouched_randomness(self._inputs):
+            torch.manual_seed(SEED)
+            before = self._original(whole)
+            torch.manual_seed(SEED + 1)
+            return any(not torch.equal(a, b) for a, b in zip(before, self._original(whole), strict=True))
 
     def _problem(self, pruned: nn.Module, kept: Kept) -> str | None:
         self._follow_training()
         problem = self._original.difference(_prepared(pruned, self._dtype), kept)
         if problem is not None and self._dtype != torch.float64:
             # Deep networks can blow rounding up; in double precision there is no such excuse.
-            problem = self._reference(torch.float64).difference(_prepared(pruned, torch.float64), kept)
+            with suppress(NetworkError):  # it may run in single precision only
+                problem = self._reference(torch.float64).difference(_prepared(pruned, torch.float64), kept)
         return problem or self._lively_problem(kept) or self._training_problem(pruned)
 
     def _training_problem(self, pruned: nn.Module) -> str | None:
         """Heads that only training calls are at least seen to fit."""
         if not any(layer.only_training for layer in self._structure.trace.layers.values()):
             return None
-        inputs = _noise(self._example_inputs, self._dtype)
+        inputs = self._original.inputs
         shapes = []
         for network in (self._model, pruned):
             try:
                 with untouched_randomness(inputs), torch.inference_mode():
-                    output = call_network(_prepared(network, self._dtype).train(), _copied(inputs))
+                    output = call_network(_prepared(network, self._dtype).train(), copied(inputs))
             except Exception as error:
                 return f"does not run in train mode ({type(error).__name__}: {error})"
             shapes.append([list(tensor.shape) for tensor in outputs_of(output)])
@@ -106,7 +121,8 @@ class Verifier:
     def _lively_problem(self, kept: Kept) -> str | None:
         problem = self._against(self._lively, kept)
         if problem is not None and self._lively.dtype != torch.float64:
-            problem = self._against(self._lively_reference(torch.float64), kept)
+            with suppress(NetworkError):
+                problem = self._against(self._lively_reference(torch.float64), kept)
         return problem
 
     def _against(self, lively: _Reference, kept: Kept) -> str | None:
@@ -267,14 +283,17 @@ class _Reference:
                 places.append(_at(reader.positions, gone))
         masked = {name: (axis, np.concatenate(places)) for name, (axis, places) in removed.items()}
         with untouched_randomness(self.inputs), torch.inference_mode(), self._masking(masked):
-            return list(outputs_of(call_network(self.network, _copied(self.inputs))))
+            try:
+                return list(outputs_of(call_network(self.network, copied(self.inputs))))
+            except Exception as error:
+                raise _failed("channels zeroed", self.dtype, error) from error
 
     def difference(self, pruned: nn.Module, kept: Kept) -> str | None:
         """What sets the pruned network apart from this one with the other channels zeroed, if anything."""
         expected = self(kept)
         try:
             with untouched_randomness(self.inputs), torch.inference_mode():
-                got = list(outputs_of(call_network(pruned, _copied(self.inputs))))
+                got = list(outputs_of(call_network(pruned, copied(self.inputs))))
         except Exception as error:
             return f"does not run ({type(error).__name__}: {error})"
         if len(got) != len(expected):
@@ -283,7 +302,8 @@ class _Reference:
             if one.shape != other.shape:
                 return f"gives an output of shape {list(one.shape)}, not {list(other.shape)}"
             size = float(other.abs().max()) if other.numel() else 0.0
-            off = float((one - other).abs().max()) / (size or 1.0) if other.numel() else 0.0
+            apart = torch.where(one == other, 0, one - other)  # infinities may be equal, too
+            off = float(apart.abs().max()) / (size or 1.0) if other.numel() else 0.0
             if not off <= TOLERANCE[self.dtype]:
                 return (
                     f"is off by {off:.1e} of its output from the original with the removed channels zeroed "
@@ -340,20 +360,42 @@ def _prepared(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     return detached_copy(model).eval().to(dtype)
 
 
-def _noise(example_inputs: Any, dtype: torch.dtype) -> Any:
-    """Seeded noise in the shape of the inputs; what is not floating point stays as it is."""
+def _usable_inputs(network: nn.Module, example_inputs: Any, dtype: torch.dtype) -> Any:
+    """Seeded noise like the inputs; positive, or the inputs themselves, where the network takes no other."""
     generator = torch.Generator().manual_seed(SEED)
+    noise = _floating(
+        example_inputs,
+        lambda tensor: torch.randn(tensor.shape, generator=generator, dtype=dtype).to(tensor.device),
+    )
+    reason: Exception | None = None
+    for inputs in (
+        noise,
+        _floating(noise, torch.abs),
+        _floating(example_inputs, lambda tensor: tensor.to(dtype)),
+    ):
+        try:
+            with untouched_randomness(inputs), torch.inference_mode():
+                outputs = list(outputs_of(call_network(network, copied(inputs))))
+        except Exception as error:
+            reason = reason or error
+            continue
+        if not any(output.isnan().any() for output in outputs):
+            return inputs
+    if reason:
+        raise _failed("noise", dtype, reason)
+    raise NetworkError("the network gives not-a-numbers on the example inputs: no cut of it can be checked")
 
-    def noise(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor.clone()
-        return torch.randn(tensor.shape, generator=generator, dtype=dtype).to(tensor.device)
 
-    return tree_map_only(Tensor, noise, example_inputs)
+def _floating(inputs: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The inputs with their floating-point tensors changed."""
+    return tree_map_only(Tensor, lambda t: change(t) if t.is_floating_point() else t, inputs)
 
 
-def _copied(inputs: Any) -> Any:
-    return tree_map_only(Tensor, torch.clone, inputs)
+def _failed(on: str, dtype: torch.dtype, error: Exception) -> NetworkError:
+    return NetworkError(
+        f"the network runs on the example inputs, but a cut of it cannot be checked: with {on} in "
+        f"{str(dtype).removeprefix('torch.')} it failed with {type(error).__name__}: {error}"
+    )
 
 
 def _identical(one: Any, other: Tensor) -> bool:
