@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -175,12 +176,45 @@ def test_foreign_files_are_refused(saved: Path, tmp_path: Path) -> None:
 
 
 def test_another_network_is_refused(saved: Path) -> None:
-    with pytest.raises(SavedFileError, match=r"another network than this ResNet: .*of other layers or sizes"):
+    with pytest.raises(
+        SavedFileError, match=r"another network than this ResNet: .*of other layers, sizes or sel"
+    ):
         evoprune.load_pruned(networks.resnet20, saved)
     with pytest.raises(SavedFileError, match="got str"):
         evoprune.load_pruned(lambda: "a network", saved)  # type: ignore[arg-type, return-value]
     with pytest.raises(SavedFileError, match=r"or a factory that gives it .* got str"):
         evoprune.load_pruned("evoprune.networks:resnet20", saved)  # type: ignore[arg-type]
+
+
+def test_the_same_shapes_with_another_selection_are_another_network(saved: Path, tmp_path: Path) -> None:
+    """Which channels a network of ours chooses is not in its weights."""
+    once, x = pruned_net("option a", selection=True)
+    other = evoprune.prune(once.original, "random", example_inputs=x, ratio=0.5, selection=True)
+    twice = evoprune.prune(once.network, "l1", example_inputs=x, ratio=0.5, selection=True)
+    folder = twice.save(tmp_path / "twice")
+    assert torch.equal(evoprune.load_pruned(once.network, folder)(x), twice.network(x))
+    assert [t.shape for t in other.network.state_dict().values()] == [
+        t.shape for t in once.network.state_dict().values()
+    ]
+    with pytest.raises(SavedFileError, match="another network"):
+        evoprune.load_pruned(other.network, folder)
+
+
+def test_a_factory_that_fails_is_named(saved: Path) -> None:
+    with pytest.raises(SavedFileError, match=r"factory of the network .* failed: TypeError: .*'blocks'"):
+        evoprune.load_pruned(networks.ResNet, saved)  # type: ignore[arg-type]
+
+
+def test_weights_that_someone_else_wrote_are_refused(saved: Path) -> None:
+    (saved / WEIGHTS).write_bytes(b"no safetensors")
+
+    def write(record: dict[str, Any]) -> None:
+        record["weights"]["sha256"] = hashlib.sha256(b"no safetensors").hexdigest()
+        record["checksum"] = _checksum(record)
+
+    change(saved, write)
+    with pytest.raises(SavedFileError, match=r"weights\.safetensors is not a safetensors file"):
+        evoprune.load_pruned(ZOO["option a"][0], saved)
 
 
 def test_lost_weights_are_named(saved: Path) -> None:

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from evoprune.errors import EvopruneError, SavedFileError
 from evoprune.files import write
+from evoprune.networks.layers import ChannelSelect
 from evoprune.pruning.cost import Cost, LayerCost
 from evoprune.pruning.sites import find_sites
 from evoprune.pruning.surgery import checked_kept, cut
@@ -74,7 +76,12 @@ def load_pruned(factory_or_model: Callable[[], nn.Module] | nn.Module, directory
     record, weights = _read(folder)
     model = factory_or_model
     if not isinstance(model, nn.Module) and callable(model):
-        model = model()
+        try:
+            model = model()
+        except Exception as error:
+            raise SavedFileError(
+                f"the factory of the network that was pruned failed: {type(error).__name__}: {error}"
+            ) from error
     if not isinstance(model, nn.Module):
         raise SavedFileError(
             "the network that was pruned is needed, or a factory that gives it when it is called, "
@@ -101,15 +108,13 @@ def _rebuilt(model: nn.Module, record: Mapping[str, Any], folder: Path) -> nn.Mo
     if _shapes_digest(model) != record["original"]:
         raise SavedFileError(
             f"{folder} was pruned from another network than this {type(model).__name__}: "
-            f"from {record['network']}, of other layers or sizes"
+            f"from {record['network']}, of other layers, sizes or selections"
         )
     made = record["made"]
     try:
         structure = find_sites(
             model,
-            _example(
-                record["example_inputs"], next((p.device for p in model.parameters()), torch.device("cpu"))
-            ),
+            _example(record["example_inputs"], model),
             selection=made.get("selection", False),
             ignore=made.get("ignore", ()),
             flatten_features=made.get("flatten_features", ()),
@@ -150,7 +155,10 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"{folder / WEIGHTS} was altered or damaged ({len(content)} bytes): "
             f"its checksum is not the one in {RECORD}"
         )
-    return record, load(content)
+    try:
+        return record, load(content)
+    except SafetensorError as error:
+        raise SavedFileError(f"{folder / WEIGHTS} is not a safetensors file: {error}") from error
 
 
 def _fill(network: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
@@ -173,8 +181,14 @@ def _said(tensor: Tensor | None) -> str:
 
 
 def _shapes_digest(model: nn.Module) -> str:
+    """A digest of the network's shapes, and of what its selections choose: that is not in its state."""
     shapes = [(name, list(tensor.shape)) for name, tensor in model.state_dict().items()]
-    return hashlib.sha256(json.dumps(shapes).encode()).hexdigest()
+    chosen = [
+        (name, module.in_channels, list(module.chosen))
+        for name, module in model.named_modules()
+        if isinstance(module, ChannelSelect)
+    ]
+    return hashlib.sha256(json.dumps([shapes, chosen]).encode()).hexdigest()
 
 
 def _checksum(record: Mapping[str, Any]) -> str:
@@ -210,11 +224,18 @@ def _described(inputs: Any) -> Any:
     raise SavedFileError(f"an example input of type {type(inputs).__name__} cannot be described in a file")
 
 
-def _example(described: Any, device: torch.device) -> Any:
-    if "tensor" in described:
-        return torch.zeros(described["tensor"], dtype=getattr(torch, described["dtype"]), device=device)
+def _example(described: Any, model: nn.Module) -> Any:
+    """Inputs as they were described, on the network's device and of its floating-point type."""
     if "items" in described:
-        return {name: _example(value, device) for name, value in described["items"].items()}
+        return {name: _example(value, model) for name, value in described["items"].items()}
     if "sequence" in described:
-        return tuple(_example(value, device) for value in described["sequence"])
-    return described["value"]
+        return tuple(_example(value, model) for value in described["sequence"])
+    if "tensor" not in described:
+        return described["value"]
+    dtype, device = getattr(torch, described["dtype"]), torch.device("cpu")
+    floating = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    if dtype.is_floating_point and len(floating) == 1:
+        dtype = floating.pop()
+    return torch.zeros(
+        described["tensor"], dtype=dtype, device=next((p.device for p in model.parameters()), device)
+    )
