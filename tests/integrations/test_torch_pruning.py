@@ -85,6 +85,66 @@ def test_gradients_reach_its_importances_and_frozen_networks_are_pruned() -> Non
     assert frozen.network[0].out_channels == 8 and not frozen.network[0].weight.requires_grad
 
 
+def test_what_its_importances_have_gathered_is_about_the_original() -> None:
+    """Hessians are kept by parameter: on a copy they would be those of nothing, and nobody would notice."""
+    torch.manual_seed(0)
+    net, x = networks.shapes_net().eval(), torch.randn(6, 3, 32, 32)
+    importance = tp.importance.GroupHessianImportance()
+    for batch in x.split(2):
+        net.zero_grad()
+        net(batch).square().sum().backward()
+        importance.accumulate_grad(net)
+    gradients = [parameter.grad.clone() for parameter in net.parameters()]
+    pruned = evoprune.prune(net, importance, example_inputs=x, ratio=0.5)
+    assert all(torch.equal(p.grad, g) for p, g in zip(net.parameters(), gradients, strict=True))
+    graph = tp.DependencyGraph().build_dependency(net, example_inputs=x)
+    group = graph.get_pruning_group(net[4], tp.prune_conv_out_channels, idxs=list(range(32)))
+    torch.testing.assert_close(pruned.scores["4"], importance(group).double())
+
+
+def test_our_functions_may_come_as_its_importances() -> None:
+    torch.manual_seed(0)
+    net = networks.ResNet(1, 5).eval()
+    for selection in (False, True):
+        theirs = evoprune.prune(
+            net, FunctionImportance("fdr", DATA), example_inputs=DATA[0][:1], ratio=0.5, selection=selection
+        )
+        ours = evoprune.prune(net, "fdr", DATA, ratio=0.5, selection=selection)
+        assert theirs.kept == ours.kept
+    with pytest.raises(ScoringError, match=r"ChannelSelect has no filters to score; pass example_inputs="):
+        evoprune.prune(net, FunctionImportance("l1"), example_inputs=DATA[0][:1], ratio=0.5, selection=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"global_pruning": True}, {"iterative_steps": 2}, {"round_to": 4}])
+@pytest.mark.parametrize(
+    "importance",
+    [
+        FunctionImportance("fdr", DATA),
+        FunctionImportance("l1", example_inputs=DATA[0][:1]),
+        FunctionImportance("l1"),
+    ],
+    ids=["maps", "sites", "groups"],
+)
+def test_depthwise_layers_are_scored_as_what_they_carry(importance: Any, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    net = networks.MobileNetV2(5, width=0.1).eval()
+    pruner = pruner_of(net, DATA[0][:1], importance, **options)
+    pruner.step()
+    assert net(DATA[0]).shape == (30, 5)
+
+
+def test_a_group_is_scored_by_its_first_layer_that_is_not_depthwise() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 6, 1), nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 2, 1))
+    graph = tp.DependencyGraph().build_dependency(net, example_inputs=torch.randn(1, 3, 8, 8))
+    group = graph.get_pruning_group(net[1], tp.prune_depthwise_conv_out_channels, idxs=[4, 0])
+    expected = net[0].weight.abs().sum((1, 2, 3))[[4, 0]]
+    for importance in (
+        FunctionImportance("l1"),
+        FunctionImportance("l1", example_inputs=torch.randn(1, 3, 8, 8)),
+    ):
+        torch.testing.assert_close(importance(group), expected)
+
+
 @pytest.mark.parametrize("function", ["l1", "bn_scale", evoprune.parse("sub(var_g(W_I), slice(B))")])
 def test_functions_of_parameters_need_no_data(function: Any) -> None:
     torch.manual_seed(0)

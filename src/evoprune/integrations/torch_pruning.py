@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,13 @@ import torch
 import torch_pruning as tp
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
-from evoprune.errors import ScoringError, SiteError
+from evoprune.errors import EvopruneError, NetworkError, ScoringError, SiteError
 from evoprune.networks.layers import ChannelSelect, put_select, selection_of
-from evoprune.pruning.follow import detached_copy
+from evoprune.pruning.calling import detached_copy
 from evoprune.pruning.inputs import example_of
-from evoprune.pruning.sites import Site, find_sites
+from evoprune.pruning.sites import Rows, Site, find_sites
 
 
 class ChannelSelectPruner(tp.pruner.function.BasePruningFunc):  # type: ignore[misc]
@@ -79,17 +81,21 @@ class FunctionImportance(tp.importance.Importance):  # type: ignore[misc]
 
     def __call__(self, group: Any) -> Tensor:
         """The scores of the group's channels, `[channel]`."""
-        dependency, channels = group[0]
-        module, device = dependency.target.module, next(group._DG.model.parameters()).device
+        device = next(group._DG.model.parameters()).device
         if self.example_inputs is None:
-            scores = self._from_group(group, module, list(channels))
+            scores = self._from_group(group)
         else:
-            scores = self._from_sites(group._DG.model, module, list(channels))
+            dependency, channels = group[0]
+            scores = self._from_sites(group._DG.model, dependency.target.module, list(channels))
         return torch.as_tensor(scores, dtype=torch.float32, device=device)
 
-    def _from_group(self, group: Any, module: nn.Module, channels: list[int]) -> Any:
+    def __deepcopy__(self, memo: Any) -> FunctionImportance:
+        return copy.copy(self)  # the data are shared, and nothing is changed in place
+
+    def _from_group(self, group: Any) -> Any:
         from evoprune.scoring.arrays import score_arrays
 
+        module, channels = _producer(group)
         weight = getattr(module, "weight", None)
         if weight is None:
             raise ScoringError(
@@ -141,12 +147,27 @@ class FunctionImportance(tp.importance.Importance):  # type: ignore[misc]
         by_layer: dict[str, dict[int, float]] = {}
         for site in found:
             values = torch.as_tensor(scores[self.function.name][site.name]).tolist()
-            for rows in site.producers:
+            rows_of = [*site.producers, *site.carried]
+            if site.selects is not None:
+                # Torch-Pruning knows the choice as a layer of its own, in front of the one that reads it.
+                rows_of = [Rows(f"{site.selects}.select", tuple(range(site.channels)))]
+            for rows in rows_of:
                 copies = len(rows.rows) // site.channels
                 for at, row in enumerate(rows.rows):
                     by_layer.setdefault(rows.module, {})[row] = values[at // copies]
         self._scored = state, by_layer
         return by_layer
+
+
+def _producer(group: Any) -> tuple[nn.Module, list[int]]:
+    """The first layer of a group that makes its channels and is not depthwise, and at which rows."""
+    for dependency, channels in group:
+        module = dependency.target.module
+        makes = group._DG.is_out_channel_pruning_fn(dependency.handler)
+        depthwise = isinstance(module, _ConvNd) and 1 < module.groups == module.in_channels
+        if makes and isinstance(module, (_ConvNd, nn.Linear)) and not depthwise:
+            return module, list(channels)
+    return group[0][0].target.module, list(group[0][1])
 
 
 def _is_complete(norm: _BatchNorm) -> bool:
@@ -159,9 +180,13 @@ def importance_scores(
     """What an importance of Torch-Pruning gives for each site's channels.
 
     Its graph is built on a copy, where all parameters require gradients (it follows nothing else) and
-    have the gradients of the original's.
+    have the gradients of the original's. What the importance has gathered about the original's parameters
+    and layers (Hessians, masks) is copied along, so that it is about the copy's.
     """
-    network = detached_copy(model)
+    try:
+        network, importance = detached_copy((model, importance))
+    except NetworkError:
+        network = detached_copy(model)  # an importance that cannot be copied
     for mine, theirs in zip(network.parameters(), model.parameters(), strict=True):
         mine.requires_grad_(True)
         mine.grad = None if theirs.grad is None else theirs.grad.clone()
@@ -195,6 +220,8 @@ def importance_scores(
 def _importance_of(importance: Any, group: Any, site: Site) -> Tensor | None:
     try:
         scores: Tensor | None = importance(group)
+    except EvopruneError:
+        raise
     except Exception as error:
         raise ScoringError(
             f"{type(importance).__name__} failed at site {site.name!r}: {type(error).__name__}: {error}; "
@@ -226,9 +253,9 @@ def _same_coupling(graph: Any, group: Any, site: Site) -> bool:
     names = {module: name for name, module in graph.model.named_modules()}
     for dependency, channels in group:
         module = dependency.target.module
-        if not isinstance(module, (nn.modules.conv._ConvNd, nn.Linear)) or module not in names:
+        if not isinstance(module, (_ConvNd, nn.Linear)) or module not in names:
             continue
-        if isinstance(module, nn.modules.conv._ConvNd) and module.groups == module.out_channels > 1:
+        if isinstance(module, _ConvNd) and module.groups == module.out_channels > 1:
             continue
         found = found_outs if graph.is_out_channel_pruning_fn(dependency.handler) else found_ins
         found.setdefault(names[module], set()).update(channels)
