@@ -1,16 +1,19 @@
 """What pruning buys in time, and what a verified cut costs.
 
-    python benchmarks/bench_surgery.py [--threads 1] [--cuts 10]
+    python benchmarks/bench_surgery.py [--threads 1] [--cuts 10] [--json FILE]
 
 First table: networks with half of their multiply-accumulates removed (by l1), CPU latency beside it.
 Second: repeated cuts of one network with the traced graph reused, check included, as evolution makes them.
+What is printed also goes into FILE (benchmarks/results/surgery.json).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -38,7 +41,8 @@ CUT: dict[str, tuple[Callable[[], nn.Module], bool]] = {
 }
 
 
-def halved(console: Console) -> None:
+def halved(console: Console) -> dict[str, dict[str, float]]:
+    result = {}
     table = Table(title="half of the multiply-accumulates removed", title_justify="left")
     table.add_column("network")
     table.add_column("input")
@@ -49,6 +53,13 @@ def halved(console: Console) -> None:
         net, x = factory().eval(), torch.randn(shape)
         pruned = evoprune.prune(net, "l1", example_inputs=x[:1], flops=0.5, selection=selection)
         before, after = measure_latency(net, x), measure_latency(pruned.network, x)
+        result[name] = {
+            "macs_left": 1 - pruned.flops_removed,
+            "parameters_left": 1 - pruned.params_removed,
+            "seconds_before": before,
+            "seconds_after": after,
+            "latency_left": after / before,
+        }
         table.add_row(
             name,
             "×".join(map(str, shape)),
@@ -59,9 +70,11 @@ def halved(console: Console) -> None:
             f"{after / before:.1%}",
         )
     console.print(table)
+    return result
 
 
-def repeated(console: Console, cuts: int) -> None:
+def repeated(console: Console, cuts: int) -> dict[str, dict[str, float]]:
+    result = {}
     table = Table(title=f"repeated verified cuts, {cuts} each", title_justify="left")
     table.add_column("network")
     for column in ("trace", "first cut", "median", "slowest"):
@@ -81,20 +94,38 @@ def repeated(console: Console, cuts: int) -> None:
             start = time.perf_counter()
             surgeon.cut(kept)
             times.append(time.perf_counter() - start)
-        numbers = (traced, times[0], median(times[1:]), max(times[1:]))
-        table.add_row(name, *(f"{number:.2f} s" for number in numbers))
+        numbers = {
+            "trace": traced,
+            "first cut": times[0],
+            "median": median(times[1:]),
+            "slowest": max(times[1:]),
+        }
+        table.add_row(name, *(f"{number:.2f} s" for number in numbers.values()))
+        result[name] = numbers
     console.print(table)
+    return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cuts", type=int, default=10)
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/surgery.json"))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     console = Console(width=120)
-    halved(console)
-    repeated(console, arguments.cuts)
+    result = {
+        "half of the multiply-accumulates": halved(console),
+        "seconds of repeated cuts": repeated(console, arguments.cuts),
+        "settings": {
+            "cuts": arguments.cuts,
+            "threads": arguments.threads,
+            "torch": torch.__version__,
+            "date": time.strftime("%Y-%m-%d"),
+        },
+    }
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
