@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,29 @@ def test_a_network_of_ones_own(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert "3 of 6" in out and "small" in out
     assert "random" in run(capsys, "compare", *given, "--functions", "l1", "--seeds", "1", *QUICK)
     assert "judge on test" in refused(capsys, "prune", *given, "--on", "validation", code=FAILED)
-    monkeypatch.delitem(__import__("sys").modules, "my_networks")
+    monkeypatch.delitem(sys.modules, "my_networks")
+
+
+def test_a_task_file_finds_its_network_beside_the_user(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("beside_me.py").write_text(MODULE)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(Path.cwd()))])
+    text = config.dump({**config.to_table(settings("digits")), "network": "beside_me:small"})
+    Path("mine.toml").write_text(text)
+    (told,) = run_json(capsys, "tasks", "mine.toml")
+    assert told["before"]["parameters"] == 322
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(Path.cwd())])
+    monkeypatch.delitem(sys.modules, "beside_me")
+    assert "small, 322 parameters" in run(capsys, "train", "mine.toml", *QUICK)
+    monkeypatch.delitem(sys.modules, "beside_me")
+
+
+def test_weights_may_lie_at_any_path(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path('it\'s "here"') / "w.pt"
+    path.parent.mkdir()
+    torch.save(digits_net().state_dict(), path)
+    assert f"the weights are those of {path};" in run(capsys, "train", "digits", "--weights", str(path))
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from pyarrow import parquet
 
 from evoprune.errors import ConfigError, DataError
-from evoprune.tasks import embedded, finding
+from evoprune.tasks import datasets, embedded, finding
 from evoprune.tasks.batches import (
     Batches,
     HeldSplit,
@@ -137,6 +138,50 @@ def test_svhn_without_the_extra_split_says_so(tmp_path: Path) -> None:
         load_data("svhn", folder=layouts.svhn(tmp_path, extra=0))
 
 
+def test_a_local_copy_without_its_test_split_says_so(tmp_path: Path) -> None:
+    (layouts.plain(tmp_path, "mnist", (28, 28)) / "mnist" / "test.parquet").unlink()
+    data = load_data("mnist", folder=tmp_path)
+    with pytest.raises(DataError, match="mnist lacks the split test"):
+        _ = data.test
+
+
+SHARDS = ["data/{split}-0000{n}-of-00002-b4d1ea2c.parquet", "mnist/{split}/000{n}.parquet"]
+
+
+@pytest.mark.parametrize("names", SHARDS, ids=["with a hash", "converted by the hub"])
+def test_other_names_of_shards_are_the_same_data(names: str, tmp_path: Path) -> None:
+    for name in (SHARDS[0].replace("-b4d1ea2c", ""), names):
+        root = tmp_path / ("other" if name == names else "usual") / "mnist"
+        for seed, split in enumerate(("train", "test", "train", "test")):
+            images, labels = layouts.pictures(40, (28, 28), seed), {"label": [*range(10)] * 4}
+            layouts.write_parquet(root / name.format(split=split, n=seed // 2), images, labels)
+    usual, other = (load_data("mnist", folder=tmp_path / folder) for folder in ("usual", "other"))
+    assert (len(usual.train), len(usual.test)) == (72, 80)
+    assert (usual.key, usual.test.key()) == (other.key, other.test.key())
+
+
+def test_shards_that_are_twice_there_are_refused(tmp_path: Path) -> None:
+    images, labels = layouts.pictures(10, (28, 28)), {"label": [*range(10)]}
+    for name in ("00000-of-00001", "00000-of-00002", "00001-of-00002"):
+        layouts.write_parquet(tmp_path / "mnist" / f"train-{name}.parquet", images, labels)
+    with pytest.raises(DataError, match="'train' has 2 files, but 3 are there: some twice"):
+        load_data("mnist", folder=tmp_path)
+    with pytest.raises(DataError, match="There is: digits, shapes, mnist"):
+        load_data("nothing", folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [([0.5, 1.0] * 5, "must hold whole numbers.*double"), ([0, None] * 5, "lacks the labels of 5 images")],
+)
+def test_labels_are_not_made_up(labels: list[float | None], says: str, tmp_path: Path) -> None:
+    layouts.write_parquet(tmp_path / "train.parquet", layouts.pictures(10, (8, 8)), {"label": [0, 1] * 5})
+    table = parquet.read_table(tmp_path / "train.parquet")
+    parquet.write_table(table.set_column(1, "label", [labels]), tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=says):
+        load_data(str(tmp_path))
+
+
 def test_svhn_prefers_its_cropped_digits(tmp_path: Path) -> None:
     root = layouts.svhn(layouts.svhn(tmp_path), config="a_first_in_the_alphabet", extra=200)
     assert len(load_data("svhn", folder=root).train) == 90
@@ -213,10 +258,23 @@ def test_a_copy_from_the_hub_is_the_same_data(tmp_path: Path, monkeypatch: pytes
     local = dataclasses.replace(named, hub=str(root / "cifar100"))
     monkeypatch.setitem(finding.NAMED, "cifar100", local)
     hub = load_data("cifar100", folder=tmp_path / "nowhere")
-    parquet = load_data("cifar100", folder=root)
-    assert hub.key == parquet.key
-    assert hub.classes == parquet.classes
-    assert hub.test.key() == parquet.test.key()
+    copied = load_data("cifar100", folder=root)
+    assert hub.key == copied.key
+    assert hub.classes == copied.classes
+    assert hub.test.key() == copied.test.key()
+
+
+def test_a_hub_that_does_not_answer_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a proxy that refuses, `datasets` itself would try again for half a minute."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("it was asked"))
+    with pytest.raises(DataError, match=r"no network: 127\.0\.0\.1: .*refused"):
+        load_data("cifar100", folder=tmp_path)
 
 
 def test_without_network_and_copy_the_error_says_how_to_get_it(
@@ -226,6 +284,7 @@ def test_without_network_and_copy_the_error_says_how_to_get_it(
         raise OSError("Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", no_address)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.delenv("HTTPS_PROXY", raising=False)
     monkeypatch.delenv("https_proxy", raising=False)
     with pytest.raises(DataError) as caught:
@@ -254,6 +313,34 @@ def test_class_folders_alone_put_a_test_away(tmp_path: Path) -> None:
     assert len(set.union(*sets)) == 100
 
 
+def test_the_test_images_stay_the_same_whatever_the_validation_split(tmp_path: Path) -> None:
+    root = str(layouts.class_folders(tmp_path, {"a": 50, "b": 50}))
+    one, other = load_data(root), load_data(DataConfig(root, split_seed=1, validation=0.3))
+    assert one.test.key() == other.test.key()
+    assert one.validation.key() != other.validation.key()
+
+
+def test_a_folder_is_streamed_where_that_is_asked_for(tmp_path: Path) -> None:
+    layouts.class_folders(tmp_path, {"a": 30, "b": 30}, shape=(40, 50, 3))
+    how = {"image_size": 16, "normalise": "half", "workers": 1}
+    held, streamed = (load_data(DataConfig(str(tmp_path), **how, streamed=s)) for s in (False, True))  # type: ignore[arg-type]
+    assert isinstance(held.train, HeldSplit) and isinstance(streamed.train, StreamedSplit)
+    for a, b in ((held.train, streamed.train), (held.test, streamed.test)):
+        assert all(torch.equal(x, y) for x, y in zip(next(a.ordered(99)), next(b.ordered(99)), strict=True))
+    with pytest.raises(DataError, match=r"data\.streamed = true"):
+        next(held.train.shuffled(8, seed=0, augment="resized-crop-flip"))
+    images, _ = next(streamed.train.shuffled(8, seed=0, augment="resized-crop-flip"))
+    assert images.shape == (8, 3, 16, 16)
+    with pytest.raises(DataError, match="streamed are for images in files"):
+        load_data(DataConfig("digits", streamed=True))
+
+
+def test_the_mean_is_of_all_classes() -> None:
+    """Files lie class by class: the first ten thousand images may be all of one."""
+    images = torch.cat([torch.zeros(12_000, 1, 1, 1), torch.full((12_000, 1, 1, 1), 255)]).byte()
+    assert datasets._measured(images) == Normalisation((0.5,), (0.5,))
+
+
 def test_a_folder_in_the_data_root_is_found_by_its_name(tmp_path: Path) -> None:
     images, labels = layouts.pictures(30, (8, 8, 3)), {"label": [0, 1, 2] * 10}
     layouts.write_parquet(tmp_path / "mine" / "train.parquet", images, labels)
@@ -269,7 +356,7 @@ def test_images_of_many_sizes_need_a_size(tmp_path: Path) -> None:
     for number, array in enumerate(layouts.pictures(10, (20, 16, 3))):
         (tmp_path / "b").mkdir(exist_ok=True)
         (tmp_path / "b" / f"{number}.png").write_bytes(layouts.png(array))
-    with pytest.raises(DataError, match=r"2 sizes \(14×10, 16×20\).*image_size"):
+    with pytest.raises(DataError, match=r"several sizes \(14×10, 16×20, …\).*image_size"):
         load_data(str(tmp_path))
     assert load_data(DataConfig(str(tmp_path), image_size=12)).shape == (3, 12, 12)
 
@@ -315,6 +402,38 @@ def test_a_damaged_image_is_named(tmp_path: Path) -> None:
     broken.write_text("not an image")
     with pytest.raises(DataError, match=r"train/b/004\.png: not an image of a known kind \(12 bytes\)"):
         load_data(str(tmp_path))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_wrong_with_a_streamed_image_is_told_without_a_traceback(
+    workers: int, tmp_path: Path
+) -> None:
+    layouts.class_folders(tmp_path / "train", {"a": 20, "b": 20})
+    config = DataConfig(str(tmp_path), streamed=True, image_size=8, workers=workers)
+    train = load_data(config).train
+    assert isinstance(train, StreamedSplit)
+    path = Path(train.rows.where(int(train.places[5])))
+    content = path.read_bytes()
+    for damage, says in ((content[:60], "the image is damaged"), (b"x", "not an image of a known kind")):
+        path.write_bytes(damage)
+        with pytest.raises(DataError, match=says) as caught:
+            list(train.ordered(8))
+        assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
+    path.unlink()
+    with pytest.raises(DataError, match=f"{path} cannot be read: No such file"):
+        list(train.ordered(8))
+
+
+def test_an_image_of_another_size_among_many_is_named(tmp_path: Path) -> None:
+    images = layouts.pictures(30, (28, 28))
+    images[17] = layouts.pictures(1, (30, 26))[0]
+    for split in ("train", "test"):
+        path = tmp_path / "mnist" / f"{split}.parquet"
+        layouts.write_parquet(path, images, {"label": [*range(10)] * 3})
+    with pytest.raises(
+        DataError, match="mnist train, image 17: expected 28×28 pixels, got 26×30; image_size"
+    ):
+        load_data("mnist", folder=tmp_path)
 
 
 def test_a_class_without_images_is_not_left_out_in_silence(tmp_path: Path) -> None:

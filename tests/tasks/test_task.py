@@ -150,6 +150,7 @@ def test_kept_channels_are_those_with_the_highest_scores(folder: Path) -> None:
         assert channels == tuple(sorted(best.tolist()))
     assert kept.constant == ()
     assert quick(folder).kept("xi_star") == kept
+    assert task.kept(evoprune.parse("var_g(F+)")) == task.kept("var_g(F+)") == task.kept("xi_2")
 
 
 def test_all_functions_get_the_same_shapes(folder: Path) -> None:

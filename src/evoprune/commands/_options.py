@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from evoprune import config
 from evoprune.commands._parsing import plain
 from evoprune.errors import ConfigError
 
@@ -92,8 +93,7 @@ class Which:
             raise ConfigError(
                 f"give a TASK, or --model with --data; the tasks are {', '.join(task_tables())}"
             )
-        if self.model is not None and (here := str(Path.cwd())) not in sys.path:
-            sys.path.insert(0, here)  # as `python -m` does, so that a module beside you is found
+        find_own_modules()
         table: Any = self.task if self.model is None else self._own()
         overrides = list(self.set)
         if self.model is None and (self.data or self.image_size or self.normalise):
@@ -102,7 +102,7 @@ class Which:
                 "for a task there is --set data.KEY=VALUE"
             )
         if self.model is None and self.weights is not None:
-            overrides.insert(0, f"weights='{self.weights}'")
+            overrides.insert(0, config.dump({"weights": self.weights}).strip())
         replaced: dict[str, Any] = {recipe_of: self.recipe} if self.recipe else {}
         if cut is not None:
             replaced["cut"] = cut.over(settings_table(table).get("cut", {}))
@@ -128,6 +128,13 @@ class Which:
             "cut": {"ratio": 0.4},
         }
         return table | ({"weights": str(self.weights)} if self.weights is not None else {})
+
+
+def find_own_modules() -> None:
+    """Let factories be found beside the user, as `python -m` does."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
 
 
 def _check_device(device: str) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from evoprune.commands._options import find_own_modules
 from evoprune.commands._parsing import Flag, plain, print_json
 from evoprune.commands._showing import listing
 from evoprune.errors import RunError
@@ -82,13 +83,6 @@ def executed(executor: str | None, workers: int | None) -> Iterator[str]:
         yield f"run.executor={executor}"
     if workers is not None:
         yield f"run.workers={workers}"
-
-
-def find_own_modules() -> None:
-    """Let factories be found beside the user, as `python -m` does."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
 
 
 def carry_on(run: Run, json: bool = False) -> None:

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 import tyro
 
+from evoprune.commands._options import find_own_modules
 from evoprune.commands._parsing import Flag, plain
-from evoprune.commands.evolve import carry_on, executed, find_own_modules
+from evoprune.commands.evolve import carry_on, executed
 from evoprune.runs.folder import RUNS
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from evoprune.commands._options import find_own_modules
 from evoprune.commands._parsing import Flag, plain, print_json
 from evoprune.commands._showing import table
 
@@ -31,6 +32,7 @@ def main(
     from evoprune import config
     from evoprune.tasks.settings import settings, task_tables
 
+    find_own_modules()
     if json:
         print_json([_facts(name) for name in ([task] if task else task_tables())])
         return

@@ -119,7 +119,8 @@ class HeldSplit:
         if augment == "resized-crop-flip":
             raise DataError(
                 "augment = 'resized-crop-flip' cuts from the original images, but these are kept decoded at "
-                f"{self.shape[1]}×{self.shape[2]}; use 'none', 'flip', 'pad-crop' or 'pad-crop-flip'"
+                f"{self.shape[1]}×{self.shape[2]}; use 'none', 'flip', 'pad-crop' or 'pad-crop-flip', "
+                "or data.streamed = true where they come from files"
             )
         device = self.images.device
         generator = torch.Generator().manual_seed(seed)
@@ -218,14 +219,34 @@ class StreamedSplit:
             # The loader would draw its workers' seeds from the global generator.
             generator=torch.Generator().manual_seed(0),
         )
-        for images, labels in loader:
+        for images, labels in _from_workers(loader, self.rows.name):
             images = images.to(self.device, non_blocking=True)
             yield (self.normalisation.apply(images) if normalise else images), labels.to(self.device)
 
 
+def _from_workers(loader: Any, name: str) -> Iterator[Batch]:
+    """The batches of a loader, and its errors as ours: it would put the worker's traceback into them."""
+    batches = iter(loader)
+    while True:
+        try:
+            made = next(batches, None)
+        except RuntimeError as error:
+            raise DataError(
+                f"{name}: a process that decodes images ended ({str(error).splitlines()[0]}), perhaps for "
+                "want of memory; with data.workers = 0 they are decoded in the process that trains"
+            ) from error
+        if isinstance(made, DataError):
+            del batches  # ends its processes now; the traceback would keep them
+            raise made
+        if made is None:
+            return
+        images, labels = made
+        yield images, labels
+
+
 @dataclass(frozen=True, eq=False)
 class _Decoder:
-    """What a worker process does: batch number → images and labels."""
+    """What a worker process does: batch number → images and labels, or what is wrong with one of them."""
 
     rows: Rows
     batches: list[Integers]
@@ -235,12 +256,15 @@ class _Decoder:
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __getitem__(self, number: int) -> Batch:
+    def __getitem__(self, number: int) -> Batch | DataError:
         places = self.batches[number].tolist()
-        images = [
-            pixels(content, self.shape, self.rows.where(row), crop=self._crop(row))
-            for row, content in zip(places, self.rows.encoded(places), strict=True)
-        ]
+        try:
+            images = [
+                pixels(content, self.shape, self.rows.where(row), crop=self._crop(row))
+                for row, content in zip(places, self.rows.encoded(places), strict=True)
+            ]
+        except DataError as error:
+            return error
         return torch.from_numpy(np.stack(images)), torch.from_numpy(self.rows.labels[places])
 
     def _crop(self, row: int) -> np.random.Generator | None:
@@ -276,19 +300,30 @@ def stream_order(
 
 
 def pixels(
-    content: bytes, shape: tuple[int, int, int], where: str, *, crop: np.random.Generator | None = None
+    content: bytes,
+    shape: tuple[int, int, int],
+    where: str,
+    *,
+    crop: np.random.Generator | None = None,
+    scale: bool = True,
 ) -> npt.NDArray[np.uint8]:
     """An encoded image as uint8 `[channel, y, x]` of `shape`.
 
     Evaluation takes the middle: the shorter side scaled to 256/224 of the size, the centre cut out. An image
-    that has the size already is taken as it is. Training (`crop`) takes a random part of 8 to 100 % of the
-    area, with sides 3:4 to 4:3, flipped half of the time.
+    that has the size already is taken as it is; without `scale` it must have it. Training (`crop`) takes a
+    random part of 8 to 100 % of the area, with sides 3:4 to 4:3, flipped half of the time.
     """
     from PIL.Image import Resampling, Transpose
 
     channels, height, width = shape
     try:
-        image = eight_bit(decode(content, where), where).convert("L" if channels == 1 else "RGB")
+        image = decode(content, where)
+        if not scale and image.size != (width, height):
+            raise DataError(
+                f"{where}: expected {width}×{height} pixels, got {image.width}×{image.height}; "
+                "image_size scales images"
+            )
+        image = eight_bit(image, where).convert("L" if channels == 1 else "RGB")
         if crop is not None:
             image = image.resize(
                 (width, height), resample=Resampling.BILINEAR, box=_random_box(image.size, crop)
@@ -296,8 +331,8 @@ def pixels(
             if crop.random() < 0.5:
                 image = image.transpose(Transpose.FLIP_LEFT_RIGHT)
         elif image.size != (width, height):
-            scale = max(width / image.width, height / image.height) * 256 / 224
-            wide, high = round(image.width * scale), round(image.height * scale)
+            factor = max(width / image.width, height / image.height) * 256 / 224
+            wide, high = round(image.width * factor), round(image.height * factor)
             left, top = (wide - width) // 2, (high - height) // 2
             image = image.resize((wide, high), resample=Resampling.BILINEAR).crop(
                 (left, top, left + width, top + height)

@@ -39,13 +39,17 @@ class DataConfig:
     images: int | Literal["all"] = "all"
     """Train with this many images at most, stratified by class."""
     normalise: Literal["data", "imagenet", "half", "none"] = "data"
-    """Mean and deviation: of this data, of ImageNet, 0.5 each, or 0 and 1."""
+    """Mean and deviation: of this data (where a folder is streamed, ImageNet's), of ImageNet, 0.5 each, or 0
+    and 1."""
     label: str | None = None
     """The label column of parquet files, where it is not the usual one."""
     extra: bool = True
     """Whether svhn trains with its extra split too, as published."""
     image_size: int | None = None
     """Scale images to squares of this size; needed where they differ in size."""
+    streamed: bool | None = None
+    """Decode images anew in every epoch, by worker processes, and keep none; unless given, for imagenet-1k
+    and whatever would take more than 4 GiB."""
     workers: int = 2
     """Processes that decode streamed images."""
 
@@ -104,7 +108,7 @@ def load_data(
     classes = _checked_classes(rows, config, named)
     places, own_test = np.arange(len(rows.labels)), np.zeros(0, np.int64)
     if found.test is None:  # some images are put away for the test before anything else is done
-        own_test, places = stratified(rows.labels, TEST_SHARE, config.split_seed)
+        own_test, places = stratified(rows.labels, TEST_SHARE, 0)
     train, validation = _divide(_split(rows, places, config, named, device), config)
 
     def load_test() -> Split:
@@ -136,7 +140,8 @@ def stratified(labels: Integers, share: float | int, seed: int) -> tuple[Integer
     total = len(labels)
     wanted = share if isinstance(share, int) else round(share * total)
     if not 0 < wanted < total:
-        raise DataError(f"cannot split {wanted} of {total} images off; expected from 1 to {total - 1}")
+        told = f" (a share of {share:g})" if not isinstance(share, int) else ""
+        raise DataError(f"cannot split {wanted}{told} of {total} images off; expected from 1 to {total - 1}")
     random = np.random.default_rng([seed, 0x5EED])
     values, counts = np.unique(labels, return_counts=True)
     exact = counts * (wanted / total)
@@ -159,8 +164,10 @@ def _divide(whole: Split, config: DataConfig) -> tuple[Split, Split]:
 
 
 def _embedded(config: DataConfig, device: torch.device) -> Data:
-    if config.image_size is not None:
-        raise DataError(f"{config.name!r} is embedded as it is; image_size is for folders of images")
+    if config.image_size is not None or config.streamed:
+        raise DataError(
+            f"{config.name!r} is embedded as it is; image_size and streamed are for images in files"
+        )
     statistics, _ = EMBEDDED[config.name]
     if config.name == "digits":
         images, labels = embedded.digits()
@@ -217,11 +224,14 @@ def _split(
 ) -> Split:
     """The training rows as a split, kept in memory where they fit."""
     shape = _shape(rows, places, config, named)
-    if (named is not None and named.streamed) or len(places) * math.prod(shape) > HELD_LIMIT:
+    streamed = config.streamed
+    if streamed is None:
+        streamed = (named is not None and named.streamed) or len(places) * math.prod(shape) > HELD_LIMIT
+    if streamed:
         own = named.statistics if named is not None else _fallback(shape[0])
         normalisation = _normalisation(config, own, shape[0])
         return StreamedSplit(rows, places, shape, normalisation, device, config.workers)
-    images = _decoded(rows, places, shape)
+    images = _decoded(rows, places, shape, config)
     own = named.statistics if named is not None else _measured(images)
     labels = torch.from_numpy(rows.labels[places])
     return HeldSplit(images.to(device), labels, _normalisation(config, own, shape[0]))
@@ -232,9 +242,7 @@ def _like(train: Split, rows: Rows, places: Integers, config: DataConfig) -> Spl
     if isinstance(train, StreamedSplit):
         return replace(train, rows=rows, places=places)
     assert isinstance(train, HeldSplit)
-    if config.image_size is None:
-        _check_size(rows, places, train.shape)
-    images = _decoded(rows, places, train.shape).to(train.images.device)
+    images = _decoded(rows, places, train.shape, config).to(train.images.device)
     return HeldSplit(images, torch.from_numpy(rows.labels[places]), train.normalisation)
 
 
@@ -243,8 +251,8 @@ def _fallback(channels: int) -> Normalisation:
 
 
 def _measured(images: torch.Tensor) -> Normalisation:
-    """Mean and deviation per channel, of up to 10,000 images."""
-    sample = images[:10_000].double() / 255
+    """Mean and deviation per channel, of up to 10,000 images from everywhere: files lie class by class."""
+    sample = images[:: -(-len(images) // 10_000)].double() / 255
     mean, std = sample.mean((0, 2, 3)), sample.std((0, 2, 3), correction=0)
     return Normalisation(
         tuple(round(float(value), 4) for value in mean),
@@ -258,40 +266,31 @@ def _shape(rows: Rows, places: Integers, config: DataConfig, named: Named | None
         channels, height, width = named.shape
         if config.image_size is not None:
             return channels, config.image_size, config.image_size
-        if not named.streamed:
-            _check_size(rows, places[:1], named.shape)
         return channels, height, width
     sizes, grey = set(), True
     for place in places.tolist():
         image = decode(rows.encoded([place])[0], rows.where(place))
         sizes.add(image.size)
         grey = grey and (image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I"))
+        if (len(sizes) > 1) if config.image_size is None else not grey:
+            break  # more images would change nothing
     channels = 1 if grey else 3
     if config.image_size is not None:
         return channels, config.image_size, config.image_size
     if len(sizes) > 1:
-        shown = ", ".join(f"{width}×{height}" for width, height in sorted(sizes)[:5])
+        shown = ", ".join(f"{width}×{height}" for width, height in sorted(sizes))
         raise DataError(
-            f"{rows.name} has images of {len(sizes)} sizes ({shown}{', …' if len(sizes) > 5 else ''}); "
+            f"{rows.name} has images of several sizes ({shown}, …); "
             "say with image_size to which squares they are scaled"
         )
     ((width, height),) = sizes
     return channels, height, width
 
 
-def _check_size(rows: Rows, places: Integers, shape: tuple[int, int, int]) -> None:
-    for place in places.tolist():
-        size = decode(rows.encoded([place])[0], rows.where(place)).size
-        if size != (shape[2], shape[1]):
-            raise DataError(
-                f"{rows.where(place)}: expected {shape[2]}×{shape[1]} pixels, "
-                f"got {size[0]}×{size[1]}; image_size scales images"
-            )
-
-
-def _decoded(rows: Rows, places: Integers, shape: tuple[int, int, int]) -> torch.Tensor:
+def _decoded(rows: Rows, places: Integers, shape: tuple[int, int, int], config: DataConfig) -> torch.Tensor:
     """uint8 `[image, channel, y, x]`."""
     images: Any = np.empty((len(places), *shape), np.uint8)
+    scale = config.image_size is not None
     for number, place in enumerate(places.tolist()):
-        images[number] = pixels(rows.encoded([place])[0], shape, rows.where(place))
+        images[number] = pixels(rows.encoded([place])[0], shape, rows.where(place), scale=scale)
     return torch.from_numpy(images)

@@ -25,6 +25,7 @@ from evoprune.tasks.sources import (
 )
 
 FOLDER_VARIABLE = "EVOPRUNE_DATA"
+CONNECT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,7 @@ def find(name: str, *, label: str | None = None, extra: bool = True, root: Path 
     for place in [Path(name), *([root / name] if root else [])]:
         if place.is_dir():
             return _in_folder(place, label)
-    own = (
-        sorted(path.name for path in root.iterdir() if parquet_files(path, "train")) if _is_dir(root) else []
-    )
+    own = sorted(path.name for path in root.iterdir() if _has_train(path)) if _is_dir(root) else []
     known = [*EMBEDDED, *NAMED, *(other for other in own if other not in NAMED)]
     raise DataNameError(unknown_key(name, known, what="data set or folder"))
 
@@ -101,6 +100,13 @@ def default_root() -> Path | None:
 
 def _is_dir(root: Path | None) -> TypeGuard[Path]:
     return root is not None and root.is_dir()
+
+
+def _has_train(folder: Path) -> bool:
+    try:
+        return bool(parquet_files(folder, "train"))
+    except DataError:  # some of its files are missing: it is there all the same
+        return True
 
 
 def _in_folder(place: Path, label: str | None) -> Found:
@@ -134,7 +140,7 @@ def _named_rows(name: str, split: str, parts: tuple[str, ...], label: str | None
     if not absent:
         files = [file for part in parts for file in found[part]]
         return ParquetRows(files, name=f"{name} {split}", label=label)
-    if len(absent) < len(parts):
+    if root and any(parquet_files(root / name, part, named.config) for part in (*named.train, named.test)):
         hint = "; `extra = false` does without it" if absent == ["extra"] else ""
         raise DataError(f"{root}/{name} lacks the split {', '.join(absent)}{hint}")
     return _hub_rows(name, parts, label or named.label, root)
@@ -166,14 +172,18 @@ def _hub_rows(name: str, parts: tuple[str, ...], label: str, root: Path | None) 
 
 
 def _check_network(hub: str) -> None:
-    """Fail at once where the hub's host has no address: the library would try again for half a minute."""
-    from huggingface_hub.constants import HF_HUB_CACHE
+    """Fail at once where the hub, or the proxy before it, does not answer: the library would try again and
+    again for half a minute, if not for ever."""
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE
 
-    host = urllib.parse.urlparse(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname or ""
-    cached = Path(HF_HUB_CACHE, f"datasets--{hub.replace('/', '--')}")
-    if cached.exists() or urllib.request.getproxies():
-        return
+    if Path(HF_HUB_CACHE, f"datasets--{hub.replace('/', '--')}", "snapshots").is_dir():
+        return  # what was fetched once needs no network
+    place = urllib.parse.urlsplit(ENDPOINT)
+    proxy = urllib.request.getproxies().get(place.scheme)
+    if proxy and not urllib.request.proxy_bypass(place.hostname or ""):
+        place = urllib.parse.urlsplit(proxy if "//" in proxy else f"//{proxy}")
     try:
-        socket.getaddrinfo(host, 443)
-    except OSError as error:
-        raise ConnectionError(f"no network: {host}: {error}") from None
+        address = place.hostname or "", place.port or (80 if place.scheme == "http" else 443)
+        socket.create_connection(address, timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise ConnectionError(f"no network: {place.hostname}: {error}") from None

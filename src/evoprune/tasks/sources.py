@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,7 +28,10 @@ Integers = npt.NDArray[np.int64]
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "labels")
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+IMAGE_SUFFIXES = (
+    ".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm",
+)  # fmt: skip
+SHARD = re.compile(r"-(\d+)-of-(\d+)(-[0-9a-f]+)?\.parquet")  # older ones of the hub end in a hash
 
 
 class Rows(Protocol):
@@ -62,13 +65,7 @@ class ParquetRows:
             columns = parquet.schema_arrow.names
             self._image = _column(columns, IMAGE_COLUMNS, file)
             self._label = _column(columns, (label,) if label else LABEL_COLUMNS, file)
-            try:
-                column = parquet.read(columns=[self._label])[self._label]
-                labels.append(np.asarray(column.to_numpy(), dtype=np.int64))
-            except (ValueError, TypeError, OSError) as error:
-                raise DataError(
-                    f"{file}: the column {self._label!r} must hold whole numbers, one per image ({error})"
-                ) from None
+            labels.append(_labels(parquet, self._label, file))
             for group in range(parquet.num_row_groups):
                 self._groups.append((file, group, first))
                 first += parquet.metadata.row_group(group).num_rows
@@ -165,7 +162,10 @@ class FolderRows:
         self.groups = [np.arange(first, min(first + 1000, total)) for first in range(0, total, 1000)]
 
     def encoded(self, rows: Sequence[int]) -> list[bytes]:
-        return [self._paths[int(row)].read_bytes() for row in rows]
+        try:
+            return [self._paths[int(row)].read_bytes() for row in rows]
+        except OSError as error:
+            raise DataError(f"{error.filename} cannot be read: {error.strerror}") from None
 
     def where(self, row: int) -> str:
         return str(self._paths[row])
@@ -174,31 +174,34 @@ class FolderRows:
 def parquet_files(folder: Path, split: str, config: str = "") -> list[Path]:
     """The parquet files of a split: `split.parquet`, or all its shards, here or one folder down.
 
-    The hub keeps them one folder down, in a folder named after the configuration or in `data`.
+    The hub keeps them one folder down, in a folder named after the configuration or in `data`; those that it
+    converted itself are `split/0000.parquet` and so on.
     """
     inner = [path for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
     preferred = [folder, folder / config, folder / "data"]
     for place in [*preferred, *(path for path in inner if path not in preferred)]:
         if (place / f"{split}.parquet").is_file():
             return [place / f"{split}.parquet"]
-        shards = sorted(place.glob(f"{split}-[0-9]*-of-[0-9]*.parquet"))
-        if shards:
-            _check_shards(shards, split)
-            return shards
+        shards = {path: SHARD.fullmatch(path.name.removeprefix(split)) for path in place.glob(f"{split}-*")}
+        numbers = {path: (int(match[1]), int(match[2])) for path, match in shards.items() if match}
+        if not numbers:
+            converted = [path for path in (place / split).glob("*.parquet") if path.stem.isdecimal()]
+            numbers = {path: (int(path.stem), len(converted)) for path in converted}
+        if numbers:
+            _check_shards(numbers, split)
+            return sorted(numbers, key=lambda path: numbers[path])
     return []
 
 
-def _check_shards(shards: list[Path], split: str) -> None:
-    """A missing shard would silently make a smaller data set."""
-    numbers = [re.fullmatch(r".*-(\d+)-of-(\d+)\.parquet", path.name) for path in shards]
-    pairs = [(int(match[1]), int(match[2])) for match in numbers if match]
-    total = max(of for _, of in pairs)
-    missing = sorted(set(range(total)) - {number for number, _ in pairs})
-    if missing:
-        shown = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
-        raise DataError(
-            f"{shards[0].parent}: the split {split!r} has {total} files, but {shown} are not there"
-        )
+def _check_shards(numbers: Mapping[Path, tuple[int, int]], split: str) -> None:
+    """A missing shard would silently make a smaller data set, one of another set a mixture."""
+    there, total = [number for number, _ in numbers.values()], max(of for _, of in numbers.values())
+    if sorted(there) == list(range(total)):
+        return
+    missing = sorted(set(range(total)) - set(there))
+    shown = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+    what = f"but {shown} are not there" if missing else f"but {len(there)} are there: some twice"
+    raise DataError(f"{min(numbers).parent}: the split {split!r} has {total} files, {what}")
 
 
 def is_class_folder_tree(folder: Path) -> bool:
@@ -228,6 +231,20 @@ def _open_parquet(file: Path) -> Any:
         return parquet.ParquetFile(file)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{file} cannot be read as parquet: {error}") from None
+
+
+def _labels(parquet: Any, column: str, file: Path) -> Integers:
+    from pyarrow import types
+
+    kind = parquet.schema_arrow.field(column).type
+    if not (types.is_integer(kind) or types.is_boolean(kind)):
+        raise DataError(
+            f"{file}: the column {column!r} must hold whole numbers, one per image; it has {kind}"
+        )
+    found = parquet.read(columns=[column])[column]
+    if found.null_count:
+        raise DataError(f"{file}: the column {column!r} lacks the labels of {found.null_count} images")
+    return np.asarray(found.to_numpy(), dtype=np.int64)
 
 
 def _column(columns: Sequence[str], wanted: Sequence[str], where: object) -> str:
@@ -275,6 +292,8 @@ def decode(content: bytes, where: str) -> Image:
 
 def eight_bit(image: Image, where: str) -> Image:
     """The image with pixels from 0 to 255; Pillow itself would cut deeper ones off at 255."""
+    if image.mode == "P" and "transparency" in image.info:
+        return image.convert("RGBA")  # the way that Pillow wants it, or it warns
     if image.mode == "F":
         raise DataError(f"{where}: expected pixels of 8 or 16 bits, got floating point numbers")
     if not image.mode.startswith("I"):

@@ -17,6 +17,7 @@ import evoprune
 from evoprune import config
 from evoprune.errors import DataError, SavedFileError, TrainingError
 from evoprune.expression.library import resolve
+from evoprune.expression.tree import Expr
 from evoprune.pruning.prune import Pruned
 from evoprune.pruning.surgery import Surgeon
 from evoprune.tasks.batches import Batches, Split
@@ -203,12 +204,13 @@ class Task:
         self._try(network)
         counts(surgeon_of(network, self.example(), cut), cut)
 
-    def kept(self, function: str, *, seed: int = 0) -> Kept:
-        """The channels that a function keeps: a name of the library, a text, or `tp_…` of Torch-Pruning.
+    def kept(self, function: str | Expr, *, seed: int = 0) -> Kept:
+        """The channels that a function keeps: a name, a text or a tree, or `tp_…` of Torch-Pruning.
 
         The function is evaluated on the scoring images and the base network, from statistics that are
         gathered once. `seed` is for the function `random`, which draws.
         """
+        function = function if isinstance(function, str) else resolve(function).name
         check_method(function)
         drawn = function not in IMPORTANCES and resolve(function).expr is None
         key = f"kept {function} {seed if drawn else ''}"
