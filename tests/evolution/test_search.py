@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 import time
@@ -463,13 +464,22 @@ def test_a_torn_last_line_is_dropped_and_said(tmp_path: Path) -> None:
     assert lines(run) == expected
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 4096, b"something else\n"])
-def test_a_journal_without_a_beginning_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+def test_a_journal_torn_in_its_first_line_is_begun_anew(tmp_path: Path) -> None:
+    whole = evolved(tmp_path)
+    expected, done = lines(whole), toys.calls(whole.folder.path)
+    os.truncate(whole.folder.journal, 100)
+    run = evoprune.resume("it", runs=tmp_path)
+    assert len(list(run)) == 3
+    assert lines(run) == expected
+    assert toys.calls(run.folder.path) == done, "finished evaluations are found in their files"
+
+
+def test_what_is_no_journal_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     run = evolved(tmp_path, overrides=["budget.evaluations=3"])
-    run.folder.journal.write_bytes(content)
-    with pytest.raises(RunError, match="has not one intact line"):
+    run.folder.journal.write_bytes(b"\0" * 4096)
+    with pytest.raises(RunError, match="is not a journal, or its beginning is damaged"):
         evoprune.resume("it", runs=tmp_path)
-    assert run.folder.journal.read_bytes() == content
+    assert run.folder.journal.read_bytes() == b"\0" * 4096
 
 
 def test_what_was_kept_is_asked_for_again_where_its_record_is_gone(tmp_path: Path) -> None:

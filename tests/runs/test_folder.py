@@ -17,7 +17,7 @@ from evoprune.runs.folder import Lock, RunFolder, create, find, is_locked, names
 
 
 def made(runs: Path, name: str = "one") -> RunFolder:
-    return create(runs, name, "seed = 0\n", about={})
+    return create(runs, name, "seed = 0\n", {"event": "run", "generation": -1, "index": -1})
 
 
 def test_a_taken_name_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from evoprune.expression.tree import Expr
 
 
+STOPPING = b"stopping as soon as that can be done cleanly; once more stops at once"
+
+
 def main(
     config: Annotated[str, tyro.conf.Positional, plain("[CONFIG]")] = "",
     /,
@@ -114,8 +117,9 @@ def interruptible(run: Run) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(number, before[number])
         run.interrupt()
-        # No print: the signal may have come in the middle of one.
-        os.write(2, b"stopping as soon as that can be done cleanly; once more stops at once\n")
+        # No print: the signal may have come in the middle of one. On a terminal it takes the last line of the
+        # picture, which is drawn anew from where the cursor is.
+        os.write(2, b"\r\x1b[2K" + STOPPING if os.isatty(2) else STOPPING + b"\n")
 
     before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
     for number in before:

@@ -216,7 +216,7 @@ class Run:
         self._desk.score(number, [member.expr for member in members], list(self._weights))
         saved = self._savings(members)
         waiting = {one.place: one for one in members if one.place not in self.ledger.judged}
-        self._wanted = wanted = self._evaluations(waiting.values())
+        self._plan(wanted := self._evaluations(waiting.values()))
         concerned: dict[str, list[Place]] = {}
         for place, one in waiting.items():
             for score in self._scores(one.expr).values():
@@ -239,6 +239,10 @@ class Run:
         if len(self.ledger.generations) <= number:
             self._conclude(generation)
         return generation
+
+    def _plan(self, wanted: dict[str, tuple[Place, str, Score]]) -> None:
+        """These evaluations come next: to be shown at once, since the first may take long."""
+        self._wanted, self._shown = wanted, float("-inf")
 
     def _evaluations(self, members: Iterable[Individual]) -> dict[str, tuple[Place, str, Score]]:
         """The evaluations that are not recorded yet, each for the first who needs it."""
@@ -349,7 +353,7 @@ class Run:
                 wanted[score.kept] = ((FINALE, len(rivals)), judge, score)
         if wanted:
             self.say(f"comparing: {len(wanted)} evaluations that the evolution did not need")
-        self._wanted = wanted
+        self._plan(wanted)
         self._desk.evaluate(wanted, lambda keys: None)
         rows = [Row("the best", str(best.individual.expr), best.fitness, best.accuracies)]
         for name, expr in rivals.items():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evoprune import __version__, config
-from evoprune.errors import ConfigError, RunError
+from evoprune.errors import ConfigError
 from evoprune.evolution import settings as of_settings
 from evoprune.evolution.search import Run
 from evoprune.evolution.settings import Settings
@@ -23,7 +23,7 @@ from evoprune.runs import folder as folders
 from evoprune.runs.executors import Executor, Inline, Local
 from evoprune.runs.files import refusals_said
 from evoprune.runs.folder import Lock, RunFolder
-from evoprune.runs.journal import ENVIRONMENT, SETTINGS, Journal, read
+from evoprune.runs.journal import ENVIRONMENT, SETTINGS, Journal, Record, read
 from evoprune.runs.slurm import Slurm, submitit
 from evoprune.runs.work import Task
 
@@ -71,12 +71,7 @@ def evolve(
         runs,
         name or folders.next_name(runs, stem),
         config.dump(settings),
-        about={
-            "version": __version__,
-            "seed": settings.seed,
-            SETTINGS: of_settings.lasting(settings),
-            ENVIRONMENT: _environment(),
-        },
+        _beginning(settings),
     )
     return _opened(folder, settings, Lock(folder), tasks, watch)
 
@@ -97,12 +92,7 @@ def resume(
     """
     folder = folders.find(Path(runs), name)
     settings = of_settings.rebuilt(folder.config, overrides)
-    began = next(iter(read(folder.journal).records), None)
-    if began is None:
-        raise RunError(
-            f"the journal {folder.journal} has not one intact line, though a run begins with one: that is "
-            "not the trace of a killed run. Restore it from a backup, or start another run"
-        )
+    began = next(iter(read(folder.journal).records), {})
     if SETTINGS in began:
         of_settings.check_lasting(began[SETTINGS], settings, folder.config)
     _check_objects(settings, tasks)
@@ -146,6 +136,8 @@ def _opened(
     journal = None
     try:
         journal = Journal(folder.journal)
+        if not journal.records:  # it was torn in its first line
+            journal.append(_beginning(settings))
         executor = _executor(folder, settings, journal, tasks, say)
         return Run(folder, settings, journal, executor, lock, watch)
     except BaseException:
@@ -178,6 +170,20 @@ def _executor(
     if run.device == "cuda" and not cluster.gpus:
         cluster = replace(cluster, gpus=1)
     return Slurm(folder.path, cluster, journal=journal, threads=run.threads, retries=run.retries, say=say)
+
+
+def _beginning(settings: Settings) -> Record:
+    """The first record of a run."""
+    return {
+        "event": "run",
+        "generation": -1,
+        "index": -1,
+        "version": __version__,
+        "seed": settings.seed,
+        SETTINGS: of_settings.lasting(settings),
+        ENVIRONMENT: _environment(),
+        "at": folders.now(),
+    }
 
 
 def _environment() -> dict[str, str]:

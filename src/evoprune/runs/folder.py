@@ -26,7 +26,7 @@ from pathlib import Path
 from evoprune.errors import RunError, RunNameError
 from evoprune.files import write
 from evoprune.runs.files import refusals_said, sweep
-from evoprune.runs.journal import line_of
+from evoprune.runs.journal import Record, line_of
 
 RUNS = Path("runs")
 """Where runs live, below the current directory, unless told otherwise."""
@@ -73,8 +73,8 @@ class RunFolder:
             file.write(lines)
 
 
-def create(runs: Path, name: str, config: str, *, about: dict[str, object]) -> RunFolder:
-    """A new run; it appears whole or not at all. A name that is taken is refused."""
+def create(runs: Path, name: str, config: str, beginning: Record) -> RunFolder:
+    """A new run with its first record; it appears whole or not at all. A name that is taken is refused."""
     if not _NAME.fullmatch(name):
         raise RunNameError(
             f"{name!r} cannot be a run's name: expected up to 100 letters, digits, dots, dashes and "
@@ -97,8 +97,7 @@ def create(runs: Path, name: str, config: str, *, about: dict[str, object]) -> R
         aside.mkdir()
         try:
             write(aside / "config.toml", config)
-            first = {"event": "run", "generation": -1, "index": -1, **about}
-            write(aside / "journal.jsonl", line_of(first | {"at": now()}))
+            write(aside / "journal.jsonl", line_of(beginning))
             (aside / "log.txt").touch()
             try:
                 aside.rename(path)

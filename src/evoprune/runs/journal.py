@@ -24,6 +24,9 @@ from evoprune.runs.files import refusals_said
 
 Record = dict[str, Any]
 
+BEGINNING = b'{"event": '
+"""What every line begins with."""
+
 SETTINGS = "settings"
 """The key in the first record of the settings that a run keeps to."""
 
@@ -61,6 +64,11 @@ def read(path: str | Path) -> Reading:
         raise RunError(f"there is no journal {path}") from None
     except OSError as error:
         raise RunError(f"the journal {path} cannot be read: {error.strerror}") from error
+    if not BEGINNING.startswith(data[: len(BEGINNING)]):
+        raise RunError(
+            f"{path} is not a journal, or its beginning is damaged: that is not the trace of a killed run. "
+            "Restore it from a backup, or start another run"
+        )
     records: list[Record] = []
     length = position = 0
     damaged = 0
