@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from evoprune import config
 from evoprune.evolution.settings import Settings, build, presets, table
 from evoprune.evolution.starting import evolve
+from evoprune.tasks.task import Task, named
 
 TESTS = Path(__file__).parent.parent
 COMBINATIONS = [name for name in presets() if name.startswith("combination-")]
-STEPS = {"epochs": 1, "steps_per_epoch": 2, "batch_size": 16, "scoring_images": 16, "recalibrate": 0}
+STEPS = {"epochs": 1, "steps_per_epoch": 2, "batch_size": 8, "scoring_images": 16, "recalibrate": 0}
 
 
 def preset(name: str) -> Settings:
@@ -76,17 +80,31 @@ def test_the_combination_runs(name: str) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", list(presets()))
 def test_every_preset_runs_from_end_to_end(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_data: Path
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_data: Path, made: dict[str, Any]
 ) -> None:
-    """Two steps per epoch, on synthetic data in the real layout; everything else as it is set."""
+    """Two steps per epoch, on synthetic data in the real layout; everything else as it is set.
+
+    Most presets are about the same two tasks. What such a task makes once for a run (its trained base
+    network, its statistics, and with them what DI keeps of VGG-16, which takes a quarter of a minute) is
+    made once for all of them; every retraining is done anew.
+    """
     monkeypatch.setenv("EVOPRUNE_DATA", str(small_data))
+
+    def shared(**options: Any) -> Task:
+        task = named(**options)
+        return replace(task, _made=made.setdefault(config.dump(task.spec), {}))
+
+    monkeypatch.setattr("evoprune.tasks.task.named", shared)
     changes = table(preset=name)
     for task in [*changes["tasks"], *changes.get("judges", ())]:
         options = task.setdefault("options", {})
         for recipe in ("recipe", "base"):
             options[recipe] = {**options.get(recipe, {}), **STEPS}
-        if task["name"] == "resnet18-imagenet":  # maps of 224×224 make a scatter matrix of gigabytes
-            options["data"] = {"image_size": 64, "workers": 1, "validation": 0.1}
+        # Large maps make large scatter matrices: of gigabytes at 224×224.
+        if task["name"] == "resnet18-imagenet":
+            options["data"] = {"image_size": 32, "workers": 0, "validation": 0.1}
+        if task["name"] == "resnet20-cifar10":
+            options["data"] |= {"image_size": 16}
     size = 4
     population = {"size": size, "generations": 2, "tournament": 2}
     population |= {"selected": 1, "children": 2, "immigrants": 1}
@@ -104,6 +122,12 @@ def test_every_preset_runs_from_end_to_end(
     assert run.comparison is not None and len(run.comparison.rows) == 11
     assert set(run.comparison.verdicts) == {judge["name"] for judge in changes.get("judges", ())}
     assert all(accuracy is not None for accuracy in run.comparison.verdicts.values())
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Any]:
+    """What tasks make once, by their settings."""
+    return {}
 
 
 @pytest.fixture(scope="module")
