@@ -65,7 +65,7 @@ SchedulerType=sched/builtin
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-ReturnToService=2
+ReturnToService=1
 KillWait=2
 MinJobAge=300
 SlurmctldTimeout=30

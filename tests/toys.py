@@ -5,6 +5,7 @@ Worker processes build them from `toys:Layer`, as they would a user's own.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -20,6 +21,14 @@ from evoprune.expression.text import parse
 from evoprune.scoring import reference
 
 SITES = ("first", "second")
+
+ENDS = {
+    "die once": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exit once": lambda: os._exit(0),
+    "crash once": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+}
+"""How a process ends without an exception, the first time."""
+
 CHANNELS, KEPT = 6, 3
 
 
@@ -113,15 +122,25 @@ class Layer:
                 return
             mark.touch()
             with Path(os.environ["TOY_PIPE"]).open("w") as pipe:
-                pipe.write(f"{os.environ['SLURM_JOB_ID']} {os.getpid()}\n")
+                pipe.write(f"{slurm_job()} {os.getpid()}\n")
             while True:
                 signal.pause()
-        if self.trouble == "die once":
+        if self.trouble == "deaf":  # in C, holding the interpreter's lock, and no signal gets through
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            ctypes.PyDLL(None).pause()
+        if self.trouble == "freeze":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if self.trouble == "leave a child":  # that holds open whatever its parent had open
+            if os.fork() == 0:
+                os.write(os.open(os.environ["TOY_PIPE"], os.O_WRONLY), b"child\n")
+                signal.pause()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.trouble in ENDS:
             mark = self.folder / f"died-{number}"
             if mark.exists():
                 return
             mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+            ENDS[self.trouble]()
         if self.trouble == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.trouble == "crash":
@@ -134,6 +153,12 @@ class Layer:
             raise OSError(28, "No space left on device")
         if self.trouble == "exit":
             raise SystemExit("the toy exits")
+
+
+def slurm_job() -> str:
+    """The job that this process runs in; of an array, what every command of SLURM understands."""
+    array, index = (os.environ.get(f"SLURM_ARRAY_{what}_ID") for what in ("JOB", "TASK"))
+    return f"{array}_{index}" if array else os.environ["SLURM_JOB_ID"]
 
 
 def call(task: str, channels: dict[str, object], seed: int) -> str:

@@ -142,14 +142,50 @@ def test_a_factory_that_is_not_there_is_told(executor: Executor, folder: Path) -
 # Worker processes
 
 
-def test_a_dead_worker_is_replaced_and_its_work_tried_again(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("trouble", "why"), [("die once", "SIGKILL"), ("exit once", "exit code 0"), ("crash once", "SIGSEGV")]
+)
+def test_a_dead_worker_is_replaced_and_its_work_tried_again(folder: Path, trouble: str, why: str) -> None:
     told: list[str] = []
     executor = Local(folder, workers=2, threads=1, retries=1, say=told.append)
-    wanted = [evaluation(number, trouble="die once", every=1) for number in range(4)]
+    wanted = [evaluation(number, trouble=trouble, every=1) for number in range(4)]
     results = done(executor, folder, *wanted)
     executor.close()
     assert all(result["ok"] for result in results.values())
-    assert len(told) == 4 and all("SIGKILL" in each and "tried again, 1 of 1" in each for each in told)
+    assert len(told) == 4 and all(why in each and "tried again, 1 of 1" in each for each in told)
+
+
+@pytest.mark.parametrize("trouble", ["deaf", "freeze"])
+def test_a_worker_that_answers_nothing_is_replaced_after_its_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    monkeypatch.setattr("evoprune.runs.executors.TELLING", 0.05)
+    executor = Local(folder, workers=1, threads=1, retries=1)
+    bad = evaluation(1, limit=0.2, trouble=trouble, every=1)
+    good = Work(EVALUATE, "good", "toys:Layer", kept=bad.kept, limit=30)
+    results = done(executor, folder, bad, good)
+    executor.close()
+    assert "took longer than 0.2 seconds; given up after 2 attempts" in results[bad.key]["error"]
+    assert results[good.key]["ok"]
+
+
+def test_a_workers_children_neither_outlive_it_nor_hide_its_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evoprune.runs.executors.CENSUS", 0.01)
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setenv("TOY_PIPE", str(pipe))
+    executor = Local(folder, workers=1, threads=1, retries=0)
+    work = evaluation(trouble="leave a child", every=1)
+    executor.submit([works.order(folder, work)])
+    with pipe.open("rb") as reading:
+        assert reading.readline() == b"child\n"
+        assert executor.finished(60) == [work.key]
+        assert reading.read() == b"", "this would wait for ever if the child lived on"
+    result = works.result(folder, work.key)
+    assert result is not None and "SIGKILL" in result["error"]
+    executor.close()
 
 
 def test_work_that_always_kills_its_worker_is_given_up(folder: Path) -> None:

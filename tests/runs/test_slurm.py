@@ -21,6 +21,7 @@ from evoprune.errors import ConfigError, MissingExtraError, RunError
 from evoprune.runs import queue
 from evoprune.runs import work as works
 from evoprune.runs.files import read_json, write_json
+from evoprune.runs.job import REFUSED
 from evoprune.runs.journal import Journal, comparable, read
 from evoprune.runs.queue import State, Unreachable
 from evoprune.runs.slurm import Cluster, Slurm
@@ -99,6 +100,10 @@ def scontrol(*arguments: str) -> None:
     subprocess.run(["scontrol", *arguments], check=True)
 
 
+def succeeds(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
 def disturb(how: str, job: str, process: int) -> None:
     """What happens to jobs."""
     if how == "kill -9":
@@ -109,11 +114,27 @@ def disturb(how: str, job: str, process: int) -> None:
         scontrol("requeue", job)
     elif how == "out of time":  # the signal that SLURM sends before the time is over
         subprocess.run(["scancel", "--signal=USR2", job], check=True)
-    else:
+    elif how == "node down and up":
         node = f"nodename={os.uname().nodename.partition('.')[0]}"
         scontrol("update", node, "state=down", "reason=test")
+        # A node that fails takes its processes with it. This one has to end them before it comes back:
+        # SLURM drains a node that is sent a job whose earlier start it has not ended yet ("Duplicate jobid").
+        while succeeds("pgrep", "-f", "^slurmstepd: "):
+            select.select([], [], [], 0.1)
         # Refused where the node has come back by itself.
         subprocess.run(["scontrol", "update", node, "state=resume"], capture_output=True)
+    elif how == "scancel all that wait":
+        subprocess.run(["scancel", "--state=PENDING", f"--user={os.getuid()}"], check=True)
+    elif how == "scancel the array":
+        subprocess.run(["scancel", job.partition("_")[0]], check=True)
+    else:
+        assert how == "slurmctld restarted"
+        scontrol("shutdown", "slurmctld")
+        while succeeds("sinfo"):
+            pass
+        while not succeeds("slurmctld") or not succeeds("sinfo"):  # its port is not free at once
+            select.select([], [], [], 0.2)
+        os.kill(process, signal.SIGKILL)
 
 
 DISTURBANCES = ["kill -9", "scancel", "preempted", "out of time", "node down and up"]
@@ -154,7 +175,8 @@ def test_a_job_that_always_dies_is_given_up_with_its_last_words(slurm: None, pla
     executor.submit([bad, good])
     failed, fine = place.results(executor, bad, good)
     assert fine["ok"]
-    assert "ended as FAILED" in failed["error"] and "given up after 2 attempts" in failed["error"]
+    assert failed["error"] == "its SLURM job ended as FAILED; given up after 2 attempts"
+    assert "Killed" in failed["traceback"]
 
 
 @pytest.mark.heavy
@@ -240,8 +262,8 @@ CONFIG = """
 seed = 3
 tasks = [{name = "a", factory = "toys:Layer", options = {trouble = "%s", every = 2}}]
 population = {size = 8, generations = 2, soap = 3, selected = 3, children = 3, immigrants = 2}
-run = {executor = "%s", workers = 2, retries = 5}
-slurm = {memory = "1GB", poll = 0.3}
+run = {executor = "%s", workers = 2, retries = 9}
+slurm = {memory = "1GB", poll = 0.3, parallel = 2}
 """
 
 
@@ -295,7 +317,13 @@ def test_every_disturbance_in_one_evolution(slurm: None, tmp_path: Path, pipe: P
     run = folder / "runs" / "it"
     stalls = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
     driver = evolved(folder, "slurm", "stall once")
-    todo = [*DISTURBANCES, "driver killed"]
+    todo = [
+        "scancel all that wait",
+        "scancel the array",
+        "slurmctld restarted",
+        *DISTURBANCES,
+        "driver killed",
+    ]
     snapshots = []
     while driver.poll() is None:
         if not select.select([stalls], [], [], 0.2)[0]:
@@ -309,6 +337,9 @@ def test_every_disturbance_in_one_evolution(slurm: None, tmp_path: Path, pipe: P
                 driver.communicate()
                 driver = start(folder, "resume", "it")
                 how = "scancel"
+            if how == "scancel all that wait":
+                disturb(how, job, int(process))
+                how = "kill -9"
             with suppress(ProcessLookupError):  # its node went down just before
                 disturb(how, job, int(process))
     os.close(stalls)
@@ -366,6 +397,18 @@ def test_states_come_from_whoever_can_tell(commands: Path) -> None:
     assert queue.states(["7_2"]) == {"7_2": State("COMPLETED")}
 
 
+def test_jobs_that_ended_before_they_began_are_told_together(commands: Path) -> None:
+    says(commands, "squeue", "")
+    says(commands, "sacct", "7_[2-3,5%4]|CANCELLED by 0|0:0\n")
+    says(
+        commands,
+        "scontrol",
+        "JobId=9 ArrayJobId=9 ArrayTaskId=1,3-4%100 ArrayTaskThrottle=100 JobState=CANCELLED ExitCode=0:0\n",
+    )
+    wanted = ["7_2", "7_3", "7_5", "9_1", "9_3", "9_4"]
+    assert queue.states([*wanted, "7_4", "9_2"]) == dict.fromkeys(wanted, State("CANCELLED"))
+
+
 def test_jobs_that_have_not_ended_cost_one_question(commands: Path) -> None:
     says(commands, "squeue", "7|0|RUNNING|None\n")
     assert queue.states(["7_0"])["7_0"].live
@@ -413,7 +456,72 @@ def test_a_job_that_nobody_knows_is_lost_only_after_some_looks(commands: Path, p
     executor.submit([key])
     (result,) = place.results(executor, key)
     assert len((commands / "squeue.calls").read_text().splitlines()) == 3
-    assert "its SLURM job 7 ended as LOST" in result["error"]
+    assert result["error"] == "its SLURM job ended as LOST; given up after one attempt"
+
+
+def test_a_job_that_ended_well_is_given_time_for_its_result_to_show(commands: Path, place: Place) -> None:
+    """On a shared disk, what one machine has written another may see only later."""
+    says(commands, "sbatch", "Submitted batch job 7\n")
+    says(commands, "squeue", "")
+    says(commands, "sacct", "7|COMPLETED|0:0\n")
+    executor = place.driver(poll=0.1, retries=0)
+    key = place.ordered()
+    executor.submit([key])
+    while not (commands / "sacct.calls").exists():
+        assert executor.finished(0.001) == []
+    finish_job(place, key)
+    (result,) = place.results(executor, key)
+    assert result["ok"] and place.said == []
+
+
+def test_how_jobs_of_earlier_drivers_ended_is_not_held_against_their_work(
+    commands: Path, place: Place
+) -> None:
+    """Nobody was there, or the one who was has told of it and somebody has mended what was wrong."""
+    says(commands, "sbatch", "Submitted batch job 7\n")
+    says(commands, "squeue", "")
+    keys = [place.ordered(0), place.ordered(1)]
+    place.driver().submit(keys)
+    says(commands, "sacct", f"7_0|FAILED|{REFUSED}:0\n7_1|FAILED|1:0\n")
+    executor = place.driver(poll=0.01, retries=0)
+    executor.submit(keys)
+    says(commands, "sbatch", "Submitted batch job 8\n")
+    while len(place.jobs()) < 4:
+        assert executor.finished(0.01) == []
+    says(commands, "sacct", f"8_0|FAILED|{REFUSED}:0\n")
+    with pytest.raises(RunError, match=f"working on {keys[0]} failed, in the SLURM job 8_0"):
+        executor.finished(5)
+
+
+def test_the_last_jobs_of_a_key_are_those_that_are_picked_up(commands: Path, place: Place) -> None:
+    """Those before had ended, or sbatch had given no answer for them; one driver died before the answer."""
+    key, other = place.ordered(0), place.ordered(1)
+    records = [
+        {"event": "submitting", "name": "lost", "keys": [key, other]},
+        {"event": "submitting", "name": "first", "keys": [key, other]},
+        {"event": "submitted", "name": "first", "jobs": ["7_0", "7_1"]},
+        {"event": "submitting", "name": "second", "keys": [other]},
+    ]
+    place.journal.append(*({"generation": -1, "index": -1, **record} for record in records))
+    says(commands, "squeue", "5|lost\n5|lost\n8|second\n9|of somebody else\n")
+    executor = place.driver(poll=0.01)
+    assert (commands / "squeue.calls").read_text().count("\n") == 1
+    executor.submit([key, other])
+    says(commands, "squeue", "5|0|RUNNING|None\n5|1|RUNNING|None\n7|0|RUNNING|None\n8|N/A|RUNNING|None\n")
+    while executor.running < 2:
+        assert executor.finished(0.01) == []
+    assert place.said == ["2 SLURM jobs are of an earlier driver: picked up"]
+
+
+def test_why_jobs_wait_is_told_once_unless_it_is_their_turn_that_they_wait_for(
+    commands: Path, place: Place
+) -> None:
+    says(commands, "sbatch", "Submitted batch job 7\n")
+    says(commands, "squeue", "7|0|PENDING|Priority\n7|1|PENDING|PartitionTimeLimit\n")
+    executor = place.driver(poll=0.01)
+    executor.submit([place.ordered(0), place.ordered(1)])
+    executor.finished(0.05)
+    assert place.said == ["SLURM lets jobs wait: PartitionTimeLimit"]
 
 
 def test_a_silent_slurm_is_waited_for(commands: Path, place: Place) -> None:

@@ -38,6 +38,13 @@ STARTING = 300.0
 """Seconds that a worker has beyond the time limit to import and build a task; then the limit counts."""
 
 
+CENSUS = 1.0
+"""Seconds of silence after which it is seen whether workers live: a dead one's child may hold a pipe open."""
+
+LEAVING = 5.0
+"""Seconds that a worker has to end once it has closed its pipe."""
+
+
 class Executor(Protocol):
     """What a run asks of a place to work."""
 
@@ -144,12 +151,15 @@ class Local:
         while not self._done and self.running:
             now = time.monotonic()
             wake = min([end, *(worker.deadline for worker in self._workers)])
-            for key, _ in self._selector.select(max(0.0, wake - now)):
+            heard = self._selector.select(max(0.0, min(wake, now + CENSUS) - now))
+            for key, _ in heard:
                 self._listen(key.data)
             for worker in list(self._workers):
                 if worker.deadline <= time.monotonic():
                     _stop_telling(worker)
                     self._replace(worker, f"took longer than {worker.limit:g} seconds")
+                elif not heard and worker.process.poll() is not None:
+                    self._replace(worker, _ending(worker))
             self._hand_out()
             if time.monotonic() >= end:
                 break
@@ -190,7 +200,7 @@ class Local:
             gpu = environment["CUDA_VISIBLE_DEVICES"] = min(self._gpus, key=lambda each: taken[each])
         with refusals_said("starting a worker"):
             log.parent.mkdir(exist_ok=True)
-            with log.open("wb") as file, _interrupts_held():
+            with log.open("wb") as file:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "evoprune.runs.worker", str(self._folder.absolute())],
                     stdin=subprocess.PIPE,
@@ -198,6 +208,8 @@ class Local:
                     stderr=file,
                     env=environment,
                     bufsize=0,
+                    # Ctrl-C is for the driver; and whatever a task starts ends with its worker.
+                    process_group=0,
                 )
         worker = _Worker(process, log, gpu)
         assert process.stdout is not None
@@ -210,7 +222,8 @@ class Local:
         assert worker.process.stdout is not None
         piece = os.read(worker.process.stdout.fileno(), 65536)
         if not piece:
-            worker.process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.process.wait(LEAVING)
             self._replace(worker, _ending(worker))
             return
         *lines, worker.heard = (worker.heard + piece).split(b"\n")
@@ -237,10 +250,10 @@ class Local:
             self._say(f"{key}: {why}; tried again, {failures} of {self._retries}")
             self._keys.appendleft(key)
         else:
-            self._say(f"{key}: {why}; given up after {_times(failures)}")
+            self._say(f"{key}: {why}; given up after {times(failures)}")
             with refusals_said(f"giving up {key}"):
                 works.give_up(
-                    self._folder, key, f"{why}; given up after {_times(failures)}", _last_words(worker)
+                    self._folder, key, f"{why}; given up after {times(failures)}", _last_words(worker)
                 )
             self._done.append(key)
 
@@ -248,7 +261,8 @@ class Local:
         assert worker.process.stdin is not None and worker.process.stdout is not None
         self._workers.remove(worker)
         self._selector.unregister(worker.process.stdout)
-        worker.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(worker.process.pid, signal.SIGKILL)
         worker.process.wait()
         for pipe in (worker.process.stdin, worker.process.stdout):
             with contextlib.suppress(OSError):
@@ -279,8 +293,8 @@ def surroundings(threads: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits meanwhile, also in a process that is started: it lets them come once it is ready."""
+def interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits meanwhile, and does not reach processes that are started."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -288,7 +302,8 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _times(attempts: int) -> str:
+def times(attempts: int) -> str:
+    """A number of attempts, in words."""
     return "one attempt" if attempts == 1 else f"{attempts} attempts"
 
 
@@ -306,6 +321,8 @@ def _stop_telling(worker: _Worker) -> None:
 def _ending(worker: _Worker) -> str:
     """How a worker ended."""
     code = worker.process.returncode
+    if code is None:
+        return "its worker closed its pipe, and did not end"
     if code < 0:
         name = signal.Signals(-code).name
         how = f"its worker was ended by {name}"

@@ -6,10 +6,12 @@ submitit pickles a `Job`, so it holds nothing else. Whatever is true of the work
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from evoprune.errors import RunError
 from evoprune.runs import work as works
@@ -39,6 +41,7 @@ class Job:
                 folder, self.key, f"{why}, allowed are {self.requeues}: see slurm.time and slurm.requeues"
             )
             return
+        signal.signal(signal.SIGTERM, _asked_to_end)
         limit = works.time_limit(folder, self.key)
         try:
             with alarm(limit) as set_alarm:
@@ -59,3 +62,15 @@ class Job:
         print(f"back into the queue: {self.key}", file=sys.stderr, flush=True)
         done = subprocess.run(["scontrol", "requeue", job], check=False)
         os._exit(done.returncode)
+
+
+def _asked_to_end(number: int, frame: FrameType | None) -> None:
+    """SLURM sends this signal some time before it kills: at once where the job was cancelled or queued again,
+    as a warning where it is still to run for a while."""
+    stands = ["squeue", "--noheader", f"--jobs={os.environ['SLURM_JOB_ID']}", "--format=%T"]
+    try:
+        done = subprocess.run(stands, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    if done.returncode == 0 and done.stdout.strip() != "RUNNING":
+        os._exit(128 + number)

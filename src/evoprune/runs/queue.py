@@ -65,10 +65,12 @@ def states(jobs: Iterable[str]) -> dict[str, State]:
     return found
 
 
-def array_of(name: str) -> str | None:
-    """The number of the job or job array of that name, where it has not ended."""
-    lines = _said("squeue", "--noheader", f"--user={os.getuid()}", f"--name={name}", "--format=%F")
-    return lines[0].strip() if lines else None
+def numbers() -> dict[str, str]:
+    """The numbers of this user's jobs and job arrays that have not ended, by their names; may raise
+    Unreachable."""
+    lines = _said("squeue", "--noheader", f"--user={os.getuid()}", "--format=%F|%j")
+    pairs = (line.strip().partition("|") for line in lines)
+    return {name: number for number, _, name in pairs}
 
 
 def _queued() -> dict[str, State]:
@@ -89,18 +91,19 @@ def _accounted(jobs: Iterable[str]) -> dict[str, State]:
         lines = _said("sacct", *options, f"--jobs={numbers}")
     except Unreachable:
         return {}
-    found = {}
+    found: dict[str, State] = {}
     for line in lines:
         parts = line.split("|")
         # Accounts lag behind: what has left the queue has ended, whatever they say.
         if len(parts) == 3 and parts[1] and (name := parts[1].split()[0]) not in LIVE:
-            found[parts[0]] = State(name, _code(parts[2]))
+            number, _, indices = parts[0].partition("_")
+            found |= dict.fromkeys(_named(number, indices.strip("[]")), State(name, _code(parts[2])))
     return found
 
 
 def _remembered(jobs: Iterable[str]) -> dict[str, State]:
     """What the controller still has in memory."""
-    found = {}
+    found: dict[str, State] = {}
     for number in sorted({job.partition("_")[0] for job in jobs}):
         try:
             lines = _said("scontrol", "--oneliner", "show", "job", number)
@@ -108,11 +111,20 @@ def _remembered(jobs: Iterable[str]) -> dict[str, State]:
             continue
         for line in lines:
             facts = dict(re.findall(r"(\w+)=(\S*)", line))
-            index = facts.get("ArrayTaskId")
-            name = f"{facts.get('ArrayJobId')}_{index}" if index else facts.get("JobId", "")
+            jobs = _named(facts.get("ArrayJobId") or facts.get("JobId", ""), facts.get("ArrayTaskId", ""))
             if (state := facts.get("JobState", "")) and state not in LIVE:
-                found[name] = State(state, _code(facts.get("ExitCode", "")))
+                found |= dict.fromkeys(jobs, State(state, _code(facts.get("ExitCode", ""))))
     return found
+
+
+def _named(number: str, indices: str) -> list[str]:
+    """The jobs of an array; those that never began stand together, like 4-7,9%100."""
+    names = []
+    for part in filter(None, indices.partition("%")[0].split(",")):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            names += [f"{number}_{index}" for index in range(int(first), int(last or first) + 1)]
+    return names or [number]
 
 
 def _code(text: str) -> int:
@@ -124,7 +136,10 @@ def _code(text: str) -> int:
 def _said(*command: str) -> list[str]:
     """The lines that a command says."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        # A group of its own: Ctrl-C is for this process.
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT, check=False, process_group=0
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unreachable(f"{command[0]}: {error}") from error
     if done.returncode:

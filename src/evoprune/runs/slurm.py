@@ -22,7 +22,7 @@ from typing import Any
 from evoprune.errors import ConfigError, MissingExtraError, RunError
 from evoprune.runs import queue
 from evoprune.runs import work as works
-from evoprune.runs.executors import LAST_WORDS, Say, surroundings
+from evoprune.runs.executors import LAST_WORDS, Say, interrupts_held, surroundings, times
 from evoprune.runs.files import refusals_said
 from evoprune.runs.job import REFUSED, Job
 from evoprune.runs.journal import SUBMITTED, SUBMITTING, Journal
@@ -31,10 +31,16 @@ STEP = 0.1
 """Seconds between two looks for results."""
 
 LOST = 3
-"""A job that SLURM does not know at so many looks in a row is lost."""
+"""At so many looks in a row, a job that SLURM does not know is lost, and one that ended well has no result:
+accounts and shared disks take their time."""
 
 ARRAY = 1_000
 """The most jobs in an array: one less than what SLURM takes unless told otherwise."""
+
+COMPLETED = "COMPLETED"
+
+PATIENCE = frozenset({"", "None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime", "Cleaning"})
+"""Why jobs wait as a matter of course."""
 
 BUSY = re.compile(r"unable to contact|socket timed out|temporarily|try again|not responding", re.IGNORECASE)
 """What sbatch says where it may work later."""
@@ -53,6 +59,7 @@ class Cluster:
     cpus: int = 0
     """Cores of a job; 0: as many as run.threads."""
     memory: str = "8GB"
+    """Of a job; empty: the cluster's default."""
     parallel: int = 100
     """The most jobs of an array that run at the same time."""
     requeues: int = 10
@@ -91,13 +98,16 @@ class Cluster:
             "nodes": 1,
             "ntasks_per_node": 1,
             "cpus_per_task": self.cpus or threads,
-            "mem": self.memory,
             "array_parallelism": self.parallel,
             # SLURM may send the signal up to a minute early, and a short job should not get it at its start.
             "signal_delay_s": min(90, self.time * 60 // 4),
             "setup": [*_exports(threads), *self.setup],
             "additional_parameters": {"requeue": True, **self.options},
+            # A step does not inherit it from its job (SLURM 22.05 to 23.02).
+            "srun_args": [f"--cpus-per-task={self.cpus or threads}"],
         }
+        if self.memory:
+            asked["mem"] = self.memory
         if self.partition:
             asked["partition"] = self.partition
         if self.gpus > 0:
@@ -108,8 +118,11 @@ class Cluster:
 @dataclass
 class _Sent:
     job: str
+    earlier: bool = False
+    """Sent by an earlier driver."""
     state: queue.State = queue.State("PENDING")  # noqa: RUF009, it is frozen
-    unknown: int = 0
+    unclear: int = 0
+    """At how many looks in a row it was unknown, or had ended well without a result."""
 
 
 class Slurm:
@@ -141,7 +154,7 @@ class Slurm:
 
     def submit(self, keys: Sequence[str]) -> None:
         found = {key: self._earlier.pop(key) for key in keys if key in self._earlier}
-        self._sent |= {key: _Sent(job) for key, job in found.items()}
+        self._sent |= {key: _Sent(job, earlier=True) for key, job in found.items()}
         if found:
             self._say(f"{_jobs(found.values())} of an earlier driver: picked up")
         self._waiting += [key for key in keys if key not in found]
@@ -189,22 +202,22 @@ class Slurm:
     def _jobs_of_earlier_drivers(self) -> dict[str, str]:
         """The last job of each key, by what the journal says; where a driver died before it learnt the ids,
         by the name that it gave the jobs."""
-        jobs: dict[str, str] = {}
-        named: dict[str, Sequence[str]] = {}
+        names: dict[str, str] = {}
+        handed_in: dict[str, Sequence[str]] = {}
+        jobs: dict[str, Sequence[str]] = {}
         for record in self._journal.records:
             if record["event"] == SUBMITTING:
-                named[record["name"]] = record["keys"]
+                handed_in[record["name"]] = record["keys"]
+                names |= dict.fromkeys(record["keys"], record["name"])
             elif record["event"] == SUBMITTED:
-                keys = named.pop(record["name"])
-                jobs |= dict(zip(keys, record["jobs"], strict=True))
-        for name, keys in named.items():
+                jobs[record["name"]] = record["jobs"]
+        if nameless := set(names.values()) - jobs.keys():
             try:
-                number = queue.array_of(name)
+                numbers = queue.numbers()
             except queue.Unreachable as error:
-                raise RunError(f"SLURM does not tell whether jobs named {name} are there: {error}") from error
-            if number is not None:
-                jobs |= dict(zip(keys, _ids(number, len(keys)), strict=True))
-        return jobs
+                raise RunError(f"SLURM does not tell which jobs of the run are there: {error}") from error
+            jobs |= {name: _ids(numbers[name], len(handed_in[name])) for name in nameless if name in numbers}
+        return {key: jobs[name][handed_in[name].index(key)] for key, name in names.items() if name in jobs}
 
     def _send(self) -> None:
         """Have the waiting keys become jobs; they go on waiting where SLURM is busy."""
@@ -233,14 +246,18 @@ class Slurm:
             executor.update_parameters(**self._cluster.parameters(self._threads, name))
             work = [Job(str(self._folder), key, self._cluster.requeues) for key in keys]
             try:
-                submitted = executor.submit_array(work)
+                with interrupts_held():
+                    submitted = executor.submit_array(work)
             except OSError:
                 raise
             except Exception as error:  # submitit's errors share no root
                 said = _sbatch_said(error)
                 if BUSY.search(said):
                     raise _Busy(said) from error
-                raise RunError(f"sbatch refused the jobs, see [slurm] in config.toml: {said}") from error
+                raise RunError(
+                    f"sbatch refused the jobs: {said}. What they ask for is in [slurm] of config.toml; "
+                    "when the run is resumed, --set slurm.KEY=VALUE changes it"
+                ) from error
         return [str(job.job_id) for job in submitted]
 
     def _look(self) -> None:
@@ -256,8 +273,9 @@ class Slurm:
         ended: dict[str, queue.State] = {}
         for key, sent in self._sent.items():
             state = states.get(sent.job)
-            sent.unknown = 0 if state else sent.unknown + 1
-            if state is None and sent.unknown < LOST:
+            unclear = state is None or state.name == COMPLETED
+            sent.unclear = sent.unclear + 1 if unclear else 0
+            if unclear and sent.unclear < LOST:
                 continue
             sent.state = state or queue.State("LOST")
             if not sent.state.live:
@@ -267,6 +285,8 @@ class Slurm:
                     f"SLURM holds the job {sent.job} ({sent.state.reason}); to let it run: "
                     f"scontrol release {sent.job}"
                 )
+            elif sent.state.reason not in PATIENCE:
+                self._say_once(f"SLURM lets jobs wait: {sent.state.reason}")
         # A job may have ended well between the last look for results and this one.
         for key in [key for key in ended if works.result(self._folder, key) is None]:
             self._failed(key, ended[key])
@@ -274,20 +294,31 @@ class Slurm:
 
     def _failed(self, key: str, state: queue.State) -> None:
         """A job ended without a result: once more with another one, if not too often."""
-        job = self._sent[key].job
-        words = self._last_words(job)
-        if state.code == REFUSED:
-            raise RunError(f"working on {key} failed, in the SLURM job {job}: {words or 'it left no word'}")
-        why = f"its SLURM job {job} ended as {state.name}" + (f"; its last words: {words}" if words else "")
-        failures = self._failures[key] = self._failures.get(key, 0) + 1
-        if failures <= self._retries:
-            self._say(f"{key}: {why}; tried again, {failures} of {self._retries}")
+        sent = self._sent[key]
+        if sent.earlier:  # that driver has told of it, or nobody was there to count
+            self._say(f"{key}: its SLURM job {sent.job} ended as {state.name} meanwhile; handed in again")
             del self._sent[key]
             self._waiting.append(key)
-        else:
-            self._say(f"{key}: {why}; given up after {failures} attempts")
-            with refusals_said(f"giving up {key}"):
-                works.give_up(self._folder, key, f"{why}; given up after {failures} attempts")
+            return
+        words = self._last_words(sent.job)
+        if state.code == REFUSED:
+            raise RunError(
+                f"working on {key} failed, in the SLURM job {sent.job}: {words or 'it left no word'}"
+            )
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        told = f"{key}: its SLURM job {sent.job} ended as {state.name}"
+        if words:
+            told += f" (its last words: {words})"
+        if failures <= self._retries:
+            self._say(f"{told}; tried again, {failures} of {self._retries}")
+            del self._sent[key]
+            self._waiting.append(key)
+            return
+        # No number of a job in what goes into the journal: equal runs have equal ones.
+        why = f"its SLURM job ended as {state.name}; given up after {times(failures)}"
+        self._say(f"{told}; given up after {times(failures)}")
+        with refusals_said(f"giving up {key}"):
+            works.give_up(self._folder, key, why, f"the last words of the job {sent.job}:\n{words}")
 
     def _last_words(self, job: str) -> str:
         try:

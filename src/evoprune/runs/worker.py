@@ -28,8 +28,7 @@ def main(folder: Path) -> None:
     # Where it was when it crashed or hung goes to standard error, too.
     faulthandler.enable(all_threads=False)
     faulthandler.register(TELL_AND_END, all_threads=False, chain=True)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever sent it, the driver decides
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     orders = os.fdopen(os.dup(0))
@@ -53,7 +52,10 @@ def main(folder: Path) -> None:
 def _listen(orders: TextIO, keys: queue.SimpleQueue[str]) -> None:
     for line in orders:
         keys.put(line.strip())
-    os._exit(0)  # the driver is gone: nobody waits for what is being evaluated
+    # The driver is gone: nobody waits for what is being evaluated, nor for what the task has started.
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
 
 
 if __name__ == "__main__":
