@@ -8,17 +8,29 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+# What each group of tests prints comes in one piece, where make can do that.
+TOGETHER := $(if $(filter output-sync,$(.FEATURES)),-O)
 
-.PHONY: demo test quick check docs clean
+.PHONY: demo test quick check docs clean all-tests test-evolution test-runs test-rest
 
 demo: $(INSTALLED)
 	$(BIN)/evoprune evolve --preset demo
 
 test: check
-	$(BIN)/python -m pytest
+	$(MAKE) -j3 $(TOGETHER) all-tests
 
 quick: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not heavy and not real"
+	$(MAKE) -j3 $(TOGETHER) all-tests OPTIONS='-m "not heavy and not real"'
+
+# Side by side: evolution takes about as long as all the rest, and runs mostly waits for SLURM.
+all-tests: test-evolution test-runs test-rest
+
+test-evolution test-runs: test-%:
+	$(PYTEST) $(OPTIONS) tests/$*
+
+test-rest:
+	$(PYTEST) $(OPTIONS) --ignore=tests/evolution --ignore=tests/runs
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -6,6 +6,7 @@ import copy
 import pickle
 from dataclasses import FrozenInstanceError
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,6 +121,13 @@ def test_canonical_key_knows_what_commutes() -> None:
     ]:
         assert key(text) != key(other)
     assert key("ridge(F)") == key("ridge(F, 0.0001)") != key("ridge(F, 0.05)")
+
+
+def test_a_name_drawn_by_numpy_is_a_name() -> None:
+    drawn = Expr(np.str_("ridge"), (Expr(np.str_("W_I")),), np.float32(0.5))
+    assert drawn == parse("ridge(W_I, 0.5)")
+    assert hash(drawn) == hash(parse("ridge(W_I, 0.5)"))
+    assert type(drawn.name) is str
 
 
 @given(expressions(), expressions())

@@ -148,7 +148,7 @@ class UnknownFunction(ExpressionError, KeyError):
 
     def __init__(self, name: str, known: list[str]) -> None:
         hint = suggest(name, [*known, *OPERANDS, *OPERATORS])
-        self.message = f"there is no function {name!r}{hint}\n  functions: {' '.join(known)}"
+        self.message = f"there is no function {name[:60]!r}{hint}\n  functions: {' '.join(known)}"
         super().__init__(self.message)
 
     def __str__(self) -> str:

@@ -108,7 +108,7 @@ def parse(text: str | Expr | Function) -> Expr:
                     "a number stands only as the second argument of ridge, as in ridge(W_I, 0.05)",
                 )
             if not 0 < number < float("inf"):
-                raise _error(text, token, f"ridge adds a number above 0, got {token.text}")
+                raise _error(text, token, f"ridge adds a number above 0, got {token.text[:60]}")
             stack[-1].numbers.append(number)
         elif token.kind == "end" and not stack:
             raise _error(text, token, "expected an expression, the text ends here")
@@ -309,7 +309,7 @@ def _said(token: _Token) -> str:
     if token.kind == "unknown":
         call = _CALLS.get(token.text)
         return f"{token.text!r}, which is not part of the language" + (f": write {call}" if call else "")
-    return "the end of the text" if token.kind == "end" else repr(token.text)
+    return "the end of the text" if token.kind == "end" else repr(token.text[:60])
 
 
 def _takes(name: str) -> str:
@@ -326,7 +326,7 @@ def _unknown(name: str) -> str:
     if name in functions:
         return f"{name!r} is a function of the library, not a word of the language: functions[{name!r}].expr"
     return (
-        f"unknown name {name!r}{suggest(name, known)}\n"
+        f"unknown name {name[:60]!r}{suggest(name, known)}\n"
         f"  operands:  {' '.join(OPERANDS)}\n  operators: {' '.join(OPERATORS)}"
     )
 

@@ -52,7 +52,7 @@ class Expr:
                 "an Expr is a name and a tuple of operands, "
                 f"got {type(name).__name__} and {type(args).__name__}"
             )
-        args = tuple(args)
+        name, args = str(name), tuple(args)  # a str of NumPy's has another repr, and so another key
         if name in OPERANDS:
             arity = 0
         elif name in OPERATORS:
