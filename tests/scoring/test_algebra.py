@@ -197,6 +197,8 @@ def test_rbf_keeps_its_digits_between_rows_far_from_the_others() -> None:
 def test_geo_takes_the_first_of_equals() -> None:
     norm = np.array([[3.0, 1.0, 2.0, 0.0], [5.0, 5.0, 1.0, 1.0], [0.1, 0.4, 0.2, 0.3]])
     same("geo(B)", [1.0, 5.0, 0.2], batch_norm=norm)  # the two middle entries always tie
+    norm = np.array([[0.9, 0.3, 1.0, 1.6], [1.7, 0.6, 1.3, 0.1], [0.3, 0.0, 0.9, 1.2]])
+    same("geo(B)", [0.9, 0.6, 0.3], batch_norm=norm)  # also where rounding tells their sums apart
 
 
 # What settles the rest
@@ -232,6 +234,9 @@ def test_a_vector_meeting_a_matrix_lies_along_its_columns_whatever_axis_it_came_
         return float(np.square(wide + (MAPS[:, c, 0, 0] + MAPS[:, c, 1, 1])[None]).sum())
 
     same("sum_g(sq(add(F, tr(F))))", per_channel(total))  # 7 traces along 6 pixels
+    squares = per_channel(lambda c: np.square(np.outer(NORM[c], NORM[c] ** 2) - NORM[c]).sum())
+    same("sum_g(sq(sub(outprod(B, sq(B)), B)))", squares)  # as many rows as columns
+    same("sum_g(sq(sub(B, outprod(B, sq(B)))))", squares)
 
 
 @pytest.mark.parametrize(

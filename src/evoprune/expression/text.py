@@ -61,7 +61,7 @@ class _Open(NamedTuple):
 
 
 def parse(text: str | Expr | Function) -> Expr:
-    """Read an expression, such as `div(var_g(F-), ridge(var_g(F+), 0.05))`.
+    """Read an expression, such as `div(var_g(F-), ridge(var_g(F+), 0.05))`; a tree is given back as it is.
 
     Raises ParseError with a caret under the place, what was expected, and the nearest valid name.
     """
