@@ -541,11 +541,22 @@ def test_what_is_no_network_or_not_yet_one_is_refused() -> None:
         sites(networks.LeNet5(), x[:0])
 
 
-def test_weights_that_are_computed_before_each_pass_are_named() -> None:
+def test_tensors_that_a_call_has_left_are_no_hindrance() -> None:
     masked = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 2, 1))
     l1_unstructured(masked[1], "weight", 0.5)
-    with pytest.raises(NetworkError, match=r"cannot be copied: 'weight' of '1' is computed .*`remove`"):
+    with pytest.raises(SiteError, match=r"the weight of Conv2d '1' is computed \(parametrized or masked\)"):
         sites(masked, torch.randn(1, 1, 8, 8))
+
+    class Looked(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen = self[0](x)
+            return self[1](self.seen)
+
+    net, x = Looked(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 2, 1)), torch.randn(1, 1, 8, 8)
+    net(x)
+    seen = net.seen
+    evoprune.Surgeon(net, x).cut({"0": [1, 3]})
+    assert net.seen is seen and seen.requires_grad
 
 
 def test_the_size_of_the_batch_may_be_written_out() -> None:

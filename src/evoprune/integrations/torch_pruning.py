@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from evoprune.errors import EvopruneError, NetworkError, ScoringError, SiteError
 from evoprune.networks.layers import ChannelSelect, put_select, selection_of
-from evoprune.pruning.calling import detached_copy
+from evoprune.pruning.calling import detached_copy, left_by_calls
 from evoprune.pruning.inputs import example_of
 from evoprune.pruning.sites import Rows, Site, find_sites
 
@@ -184,7 +184,7 @@ def importance_scores(
     and layers (Hessians, masks) is copied along, so that it is about the copy's.
     """
     try:
-        network, importance = detached_copy((model, importance))
+        network, importance = detached_copy((model, importance), left_by_calls(model))
     except NetworkError:
         network = detached_copy(model)  # an importance that cannot be copied
     for mine, theirs in zip(network.parameters(), model.parameters(), strict=True):

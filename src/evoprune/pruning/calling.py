@@ -36,24 +36,28 @@ def check_network(model: nn.Module) -> None:
             )
 
 
+def left_by_calls(model: nn.Module) -> dict[int, Tensor]:
+    """By id, the tensors that calls have left in the network (features, weights computed from others).
+
+    In copies these stand for them: what they were computed from cannot be copied.
+    """
+    return {
+        id(value): value.detach().clone()
+        for module in model.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
+
+
 def detached_copy(model: Copied, given: Mapping[int, Any] | None = None) -> Copied:
     """A copy that shares nothing with the network; `given` says what stands for objects, by their id."""
+    left = left_by_calls(model) if isinstance(model, nn.Module) else {}
     try:
-        return copy.deepcopy(model, dict(given or {}))
+        return copy.deepcopy(model, {**left, **(given or {})})
     except Exception as error:
-        computed = [
-            f"{key!r} of {name or 'the network'!r}"
-            for name, module in (model.named_modules() if isinstance(model, nn.Module) else ())
-            for key, value in vars(module).items()
-            if isinstance(value, Tensor) and not value.is_leaf
-        ]
-        why = (
-            f"{', '.join(computed)} is computed from other tensors, as weight_norm and torch.nn.utils.prune "
-            "leave it (their `remove` makes it a parameter)"
-            if computed
-            else f"{type(error).__name__}: {error}"
-        )
-        raise NetworkError(f"the network is copied before it is cut, and cannot be copied: {why}") from error
+        raise NetworkError(
+            f"the network is copied before it is cut, and cannot be copied: {type(error).__name__}: {error}"
+        ) from error
 
 
 def few_images(inputs: Any, most: int = 4) -> Any:
