@@ -1,9 +1,10 @@
 """Scoring against what it stands on: a plain forward pass, a NumPy loop, Torch-Pruning.
 
-    python benchmarks/bench_scoring.py [--images 2048] [--repeats 3] [--json FILE] [--only NAME …]
+    python benchmarks/bench_scoring.py [--images 2048] [--repeats 3] [--json FILE] [--only PART …]
 
 Every line is a ratio of two things measured alternately in this run, each the least of its repeats. One
-thread unless OMP_NUM_THREADS says otherwise. Peak memory is measured in processes of its own.
+thread unless OMP_NUM_THREADS says otherwise. Peak memory is measured in processes of its own. Each part is
+written when it is done; with --only, into the file of an earlier run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import resource
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +30,47 @@ import torch
 from torch import Tensor, nn
 
 import evoprune
-from evoprune.expression.library import functions
+from evoprune.expression.library import functions, resolve_all
 from evoprune.networks import resnet56, vgg16
 from evoprune.pruning.sites import Site, first_read, maps_of
-from evoprune.scoring.plan import plan
+from evoprune.scoring.plan import Plan, plan
+from evoprune.scoring.statistics import Plans
 
-STREAMABLE = [name for name in functions if name not in ("di", "mmd", "random")]
+STREAMABLE = [name for name in functions if name not in ("di", "mmd")]
 BATCH = 128
+RESULTS = Path(__file__).parent / "results" / "scoring.json"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing measured, and what it must be at `most` or at `least`; neither where it is reported only."""
+
+    what: str
+    measured: float
+    most: float | None = None
+    least: float | None = None
+
+    @property
+    def bar(self) -> str:
+        if self.most is not None:
+            return f"≤ {self.most:g}"
+        return "reported" if self.least is None else f"≥ {self.least:g}"
+
+    @property
+    def verdict(self) -> str:
+        if self.most is None and self.least is None:
+            return "reported"
+        high = self.most is not None and self.measured > self.most
+        low = self.least is not None and self.measured < self.least
+        return "missed" if high or low else "met"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one part of the benchmark found: its lines, and what they rest on."""
+
+    lines: list[Line]
+    more: dict[str, Any] = field(default_factory=dict)
 
 
 def images(count: int, classes: int = 10, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -71,15 +109,15 @@ def over_forward(model: nn.Module, names: list[str], data: tuple[Tensor, Tensor]
     return scored / plain
 
 
-def streamable(options: argparse.Namespace) -> dict[str, Any]:
+def streamable(options: argparse.Namespace) -> Part:
     """All streamable library functions over a forward pass of the same images, by label values."""
     model = resnet56()
-    result = {"10 classes": over_forward(model, STREAMABLE, images(options.images), options.repeats)}
     few = [name for name in STREAMABLE if not class_maps(name)]
-    for classes in (100, 1000):
-        data = images(options.images, classes)
-        result[f"{classes} classes"] = over_forward(model, few, data, options.repeats)
-    return {"ratio": result, "bar": {"10 classes": 1.25, "100 classes": 1.5, "1000 classes": 1.5}}
+    lines = []
+    for classes, names, most in ((10, STREAMABLE, 1.25), (100, few, 1.5), (1000, few, 1.5)):
+        ratio = over_forward(model, names, images(options.images, classes), options.repeats)
+        lines.append(Line(f"{len(names)} functions over a forward pass, {classes} classes", ratio, most=most))
+    return Part(lines, {"functions": STREAMABLE, "without sums of maps for each class": few})
 
 
 def class_maps(name: str) -> bool:
@@ -87,23 +125,39 @@ def class_maps(name: str) -> bool:
     return any(need.by_class and need.kind == "pixel moments" for need in plan(name).needs)
 
 
-def modes(options: argparse.Namespace) -> dict[str, Any]:
+def modes(options: argparse.Namespace) -> Part:
     """How each library function is evaluated on ResNet-56, by site."""
-    model, data = resnet56(), images(64)
-    scores = evoprune.score(model, list(functions), data, sample=32)
-    return {"modes": {name: sorted(set(scores.modes[name].values())) for name in scores}}
+    model, (inputs, _) = resnet56(), images(1)
+    sites = evoprune.sites(model, inputs)
+    counts = {}
+    for name in functions:
+        plans = Plans.of(resolve_all(name), 10)
+        counts[name] = Counter(mode_of(plans.at(site)) for site in sites)
+        told = ", ".join(f"{mode} at {count} sites" for mode, count in sorted(counts[name].items()))
+        print(f"  {name:<16} {told}")
+    return Part([], {"sites by mode": counts})
 
 
-def single_images(options: argparse.Namespace) -> dict[str, Any]:
+def mode_of(chosen: Plan) -> str:
+    """How the function of a plan is evaluated."""
+    return "sample" if chosen.sampled else "streamed" if chosen.reads_maps else "parameters"
+
+
+def single_images(options: argparse.Namespace) -> Part:
     """di and mmd, each alone, over a forward pass of the images they read."""
     model, data = resnet56(), images(min(options.images, options.sample))
-    return {
-        "ratio": {name: over_forward(model, [name], data, 1) for name in ("di", "mmd")},
-        "bar": "reported",
-    }
+    return Part(
+        [
+            Line(
+                f"{name} alone over a forward pass of its {len(data[0])} images",
+                over_forward(model, [name], data, 1),
+            )
+            for name in ("di", "mmd")
+        ]
+    )
 
 
-def many_functions(options: argparse.Namespace) -> dict[str, Any]:
+def many_functions(options: argparse.Namespace) -> Part:
     """50 random streamable functions over one of them."""
     model, data = resnet56(), images(options.images)
     sites = evoprune.sites(model, data[0][:1])
@@ -113,7 +167,8 @@ def many_functions(options: argparse.Namespace) -> dict[str, Any]:
         lambda: evoprune.score(model, texts[:1], data, sites=sites, batch_size=BATCH),
         lambda: evoprune.score(model, texts, data, sites=sites, batch_size=BATCH),
     )
-    return {"ratio": fifty / one, "bar": 1.3, "functions": texts, "statistics": len(plan(texts).needs)}
+    found = {"functions": texts, "statistics": len(plan(texts).needs)}
+    return Part([Line("50 random streamable functions over 1", fifty / one, most=1.3)], found)
 
 
 def random_functions(count: int, seed: int) -> list[str]:
@@ -140,25 +195,28 @@ def probe_network() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3))
 
 
-def memory(options: argparse.Namespace) -> dict[str, Any]:
-    """Peak memory above a forward pass, at ten times the images."""
-    peaks = {}
-    for count in (options.images, 10 * options.images):
-        for what in ("forward", "score"):
-            run = subprocess.run(
-                [sys.executable, __file__, "--peak", what, "--images", str(count)],
-                check=True,
-                capture_output=True,
-                text=True,
-            )
-            peaks[what, count] = int(run.stdout.split()[-1])
-    above = {n: peaks["score", n] - peaks["forward", n] for n in (options.images, 10 * options.images)}
-    few, many = above.values()
-    return {
-        "ratio": many / few,
-        "bar": 1.1,
-        "MiB above the forward pass": {k: v / 1024 for k, v in above.items()},
-    }
+def memory(options: argparse.Namespace) -> Part:
+    """Peak memory above a forward pass, at ten times the images; not timed, so two processes at once."""
+    runs = [(what, count) for count in (10 * options.images, options.images) for what in ("score", "forward")]
+
+    def measured(run: tuple[str, int]) -> int:
+        what, count = run
+        process = subprocess.run(
+            [sys.executable, __file__, "--peak", what, "--images", str(count)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return int(process.stdout.split()[-1])
+
+    with ThreadPoolExecutor(2) as pool:
+        peaks = dict(zip(runs, pool.map(measured, runs), strict=True))
+    above = {n: (peaks["score", n] - peaks["forward", n]) / 1024 for n in {count for _, count in runs}}
+    few, many = sorted(above)
+    title = f"peak memory above a forward pass, {many} images over {few}"
+    return Part(
+        [Line(title, above[many] / above[few], most=1.1)], {"MiB above the forward pass, by images": above}
+    )
 
 
 def peak(what: str, count: int) -> None:
@@ -178,30 +236,39 @@ def peak(what: str, count: int) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
-def numpy_loop(options: argparse.Namespace) -> dict[str, Any]:
-    """Against NumPy loops over channels, vectorised over images and pixels, on the maps of VGG-16's layers.
+def numpy_loop(options: argparse.Namespace) -> Part:
+    """A NumPy loop over channels and classes, vectorised over images and pixels, over ours, on VGG-16's maps.
 
-    For ξ* alone, and for all streamable functions that read maps: a loop for each of them, one pass of ours.
-    Both start from maps in memory.
+    For ξ* alone, and for all streamable functions that read maps together. Both start from maps in memory.
     """
     model = vgg16()
-    data = images(min(options.images, 1024))
+    data = images(min(options.images, 512))
     sites = evoprune.sites(model, data[0][:1])
     labels = data[1].numpy()
-    ratios = {}
-    for site in (sites[1], sites[4], sites[8]):
+    lines = []
+    for site, names in (
+        (sites[1], ["xi_star"]),
+        (sites[4], ["xi_star"]),
+        (sites[8], ["xi_star"]),
+        (sites[8], list(BY_CHANNEL)),
+    ):
         maps = maps_at(model, site, data[0])
         array = maps.numpy()
-        for title, names in (("ξ*", ["xi_star"]), (f"{len(BY_CHANNEL)} functions", list(BY_CHANNEL))):
-            loop, ours = side_by_side(
-                options.repeats,
-                lambda names=names, array=array: [by_channel(name, array, labels) for name in names],
-                lambda names=names, maps=maps, site=site: from_maps(names, maps, data[1], site),
+        (loop,) = side_by_side(1, lambda names=names, array=array: by_channel(names, array, labels))
+        (ours,) = side_by_side(
+            options.repeats,
+            lambda names=names, maps=maps, site=site: from_maps(names, maps, data[1], site),
+        )
+        title = "ξ*" if len(names) == 1 else f"{len(names)} functions"
+        lines.append(
+            Line(
+                f"NumPy loop over ours, {title} at {site.name} {list(maps.shape[1:])}", loop / ours, least=50
             )
-            ratios[f"{title} at {site.name} {list(maps.shape[1:])}"] = loop / ours
-        for name, scores in zip(BY_CHANNEL, from_maps(list(BY_CHANNEL), maps, data[1], site), strict=True):
-            np.testing.assert_allclose(scores, by_channel(name, array, labels), rtol=1e-3, err_msg=name)
-    return {"ratio": ratios, "bar": "≥ 50"}
+        )
+        np.testing.assert_allclose(
+            from_maps(names, maps, data[1], site), by_channel(names, array, labels), rtol=1e-3
+        )
+    return Part(lines, {"images": len(labels)})
 
 
 def from_maps(names: list[str], maps: Tensor, labels: Tensor, site: Site) -> np.ndarray:
@@ -223,16 +290,21 @@ def from_maps(names: list[str], maps: Tensor, labels: Tensor, site: Site) -> np.
     return evaluate(chosen.program, leaves, site.channels).numpy()
 
 
-def by_channel(name: str, maps: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """A function as one would write it well in NumPy: loops over channels and classes only."""
-    scores = np.zeros(maps.shape[1])
+def by_channel(names: list[str], maps: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Scores `[function, channel]` as one writes them well in NumPy: loops over channels and classes.
+
+    A channel's maps are brought together, and split into F+ and F-, once for all functions.
+    """
+    scores = np.zeros((len(names), maps.shape[1]))
     inside = [labels == k for k in np.unique(labels)]
-    height, width = maps.shape[2:]
+    size = maps.shape[2:]
     for channel in range(maps.shape[1]):
-        f = np.ascontiguousarray(maps[:, channel]).reshape(len(maps), -1).astype(np.float64)
-        shared = SHARED[name](f) if name in SHARED else None
+        f = maps[:, channel].reshape(len(maps), -1).astype(np.float64)
+        shared = [SHARED[name](f) if name in SHARED else None for name in names]
         for mask in inside:
-            scores[channel] += BY_CHANNEL[name](f, f[mask], f[~mask], shared, (height, width))
+            plus, minus = f[mask], f[~mask]
+            for row, name in enumerate(names):
+                scores[row, channel] += BY_CHANNEL[name](f, plus, minus, shared[row], size)
     return scores / len(inside)
 
 
@@ -309,7 +381,7 @@ def maps_at(model: nn.Module, site: Site, inputs: Tensor) -> Tensor:
     return torch.cat(seen)
 
 
-def taylor(options: argparse.Namespace) -> dict[str, Any]:
+def taylor(options: argparse.Namespace) -> Part:
     """Against Torch-Pruning's Taylor importance with its backward pass, over all images."""
     import torch_pruning
 
@@ -332,10 +404,11 @@ def taylor(options: argparse.Namespace) -> dict[str, Any]:
         lambda: evoprune.score(model, STREAMABLE, data, sites=sites, batch_size=BATCH),
         theirs,
     )
-    return {"ratio": ours / other, "bar": "< 1"}
+    title = f"{len(STREAMABLE)} functions over Torch-Pruning's Taylor importance with its backward pass"
+    return Part([Line(title, ours / other, most=1.0)], {"torch-pruning": torch_pruning.__version__})
 
 
-def precision(options: argparse.Namespace) -> dict[str, Any]:
+def precision(options: argparse.Namespace) -> Part:
     """ξ* on float32 maps with mean 1000 and deviation 1, streamed, against the definition in float64."""
     generator = torch.Generator().manual_seed(1)
     model = nn.Sequential(nn.Conv2d(4, 4, 1, bias=False), nn.Conv2d(4, 1, 1))
@@ -346,18 +419,19 @@ def precision(options: argparse.Namespace) -> dict[str, Any]:
     (site,) = evoprune.sites(model, inputs[:1])
     want = evoprune.score_arrays("xi_star", inputs.double(), labels, dtype="float64", executor="reference")
     got = evoprune.score(model, "xi_star", (inputs, labels), sites=[site])["xi_star"][site.name].numpy()
-    return {"relative error": float(np.max(np.abs(got - want) / np.abs(want))), "bar": 1e-4}
+    error = float(np.max(np.abs(got - want) / np.abs(want)))
+    return Part([Line("relative error of ξ* on float32 maps with mean 1000, deviation 1", error, most=1e-4)])
 
 
-BENCHES = {
+PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
     "modes": modes,
-    "streamable functions over a forward pass": streamable,
-    "di and mmd over a forward pass": single_images,
-    "50 random functions over 1": many_functions,
-    "peak memory at 10x images": memory,
-    "NumPy loop over ours": numpy_loop,
-    "ours over Taylor with backward": taylor,
-    "precision far from zero": precision,
+    "precision": precision,
+    "streamable": streamable,
+    "many": many_functions,
+    "taylor": taylor,
+    "numpy": numpy_loop,
+    "memory": memory,
+    "single": single_images,
 }
 
 
@@ -366,27 +440,35 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=2048)
     parser.add_argument("--sample", type=int, default=2000, help="images for di and mmd")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/scoring.json"))
-    parser.add_argument("--only", nargs="*", default=list(BENCHES), choices=list(BENCHES))
+    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument("--only", nargs="*", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--peak", choices=["forward", "score"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peak:
         peak(options.peak, options.images)
         return
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    known = json.loads(options.json.read_text()) if options.json.exists() else {}
+    fresh = set(options.only) == set(PARTS) or not options.json.exists()
+    results = {} if fresh else json.loads(options.json.read_text(encoding="utf-8"))
     for name in options.only:
-        known[name] = BENCHES[name](options)
-        print(f"{name}: {json.dumps(known[name], ensure_ascii=False)}", flush=True)
-    known["settings"] = {
-        "images": options.images,
-        "repeats": options.repeats,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "date": time.strftime("%Y-%m-%d"),
-    }
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+        print(f"{name}: {(PARTS[name].__doc__ or '').splitlines()[0]}", flush=True)
+        started = time.perf_counter()
+        part = PARTS[name](options)
+        for line in part.lines:
+            measured = f"{line.measured:.1e}" if line.measured < 1e-3 else f"{line.measured:.2f}"
+            print(f"  {line.what}: {measured}  ({line.bar}: {line.verdict})", flush=True)
+        lines = [asdict(line) | {"bar": line.bar, "verdict": line.verdict} for line in part.lines]
+        results[name] = {"lines": lines, **part.more, "seconds": round(time.perf_counter() - started)}
+        results["settings"] = {
+            "images": options.images,
+            "repeats": options.repeats,
+            "threads": torch.get_num_threads(),
+            "cores": os.cpu_count(),
+            "torch": torch.__version__,
+            "date": time.strftime("%Y-%m-%d"),
+        }
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

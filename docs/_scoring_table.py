@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results" / "scoring.json"
@@ -11,32 +10,24 @@ PAGE = HERE / "scoring.md"
 
 
 def table() -> str:
-    """The measured ratios beside their bars, as Markdown."""
+    """What was measured beside its bar, as Markdown."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     settings = results.pop("settings")
     lines = ["| what | measured | bar |", "|---|---|---|"]
-    for name, result in results.items():
-        value = result.get("ratio", result.get("relative error"))
-        if value is None:
-            continue
-        bar = result["bar"]
-        if isinstance(value, dict):
-            for part, ratio in value.items():
-                lines.append(f"| {name}: {part} | {_number(ratio)} | {_bar(bar, part)} |")
-        else:
-            lines.append(f"| {name} | {_number(value)} | {_bar(bar, '')} |")
+    for part in results.values():
+        for line in part["lines"]:
+            lines.append(f"| {line['what']} | {_number(line['measured'])} | {line['bar']} |")
     lines.append("")
     lines.append(
-        f"{settings['images']} images, ResNet-56 unless said otherwise, {settings['threads']} thread of a "
-        f"2-core machine, torch {settings['torch']}, {settings['date']}; ratios of seconds unless said "
-        "otherwise."
+        f"Ratios of seconds, on {settings['images']} images and ResNet-56, unless said otherwise; "
+        f"{settings['threads']} thread of a {settings['cores']}-core machine, torch {settings['torch']}, "
+        f"{settings['date']}. How each function of the library is evaluated there:"
     )
+    lines.append("")
+    for name, by_mode in results["modes"]["sites by mode"].items():
+        told = ", ".join(f"{mode} at {count} sites" for mode, count in sorted(by_mode.items()))
+        lines.append(f"- `{name}`: {told}")
     return "\n".join(lines)
-
-
-def _bar(bar: Any, part: str) -> str:
-    bar = bar.get(part, "") if isinstance(bar, dict) else bar
-    return bar if isinstance(bar, str) else f"≤ {bar:g}"
 
 
 def _number(value: float) -> str:

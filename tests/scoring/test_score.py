@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -163,6 +164,23 @@ STREAMED = [
     "std_s(sub(div(W_I, var_g(F+)), mean_g(F-)))",
     "mean_g(sub(mean_g(F+), div(sq(ridge(mul(W_I, var_g(F-)), 0.5)), var_g(F+))))",
     "sum_g(div(mean_s(F), sub(count_s(F+), count_s(F+))))",
+    "sum_g(inv(matmul(tran(F+), F+)))",
+    "sum_g(inv(ridge(matmul(tran(sub(F-, mean_s(F-))), sub(F-, mean_s(F-))))))",
+    "sum_g(matmul(inv(matmul(tran(F+), F+)), matmul(tran(F), F)))",
+    "mean_g(sqrt(div(F, std_g(F))))",
+    "var_g(abs(mul(F+, sub(mean_g(F-), var_g(F)))))",
+    "tr(matmul(F+, tran(F+)))",
+    "tr(matmul(tran(F+), sub(F+, mean_s(F-))))",
+    "sum_g(matmul(tran(F+), F+))",
+    "sum_g(matmul(F+, tran(F-)))",
+    "mean_g(matmul(F, mean_s(F+)))",
+    "sum_s(matmul(tr(F), F))",
+    "mean_g(outprod(F+, tr(F-)))",
+    "std_g(outprod(F+, W_I))",
+    "var_g(tr(sub(div(F+, std_g(F)), mean_s(F-))))",
+    "std_g(tr(sub(mean_s(F), mul(mean_g(F-), F+))))",
+    "var_g(mean_s(tran(sub(F, mean_s(F+)))))",
+    "var_g(sqrt(sum_s(tran(mul(F, mean_g(F))))))",
 ]
 
 
@@ -184,8 +202,8 @@ def test_what_streams(text: str) -> None:
         ("sum_g(slice(F))", "slice"),
         ("sum_g(mul(F+, F-))", "mul"),
         ("sum_g(sqrt(sub(F, mean_g(F))))", "only after the pass"),
-        ("sum_g(matmul(F, tran(F)))", "matmul"),
-        ("sum_g(inv(matmul(tran(F+), F+)))", "scatter matrix of each class"),
+        ("sum_g(sq(matmul(F, tran(F))))", "matmul"),
+        ("var_g(matmul(F, mean_s(F)))", "value of other images"),
     ],
 )
 def test_what_needs_a_sample_says_why(text: str, reason: str) -> None:
@@ -231,6 +249,15 @@ def test_maps_of_very_many_classes_are_left_to_the_sample(monkeypatch: pytest.Mo
     data = images(count=40)
     names = ["mean_g(sub(mean_s(F+), F))", "sum_g(sq(mean_s(F+)))", "xi_star"]
     assert evoprune.score(network(), names, data, sites=[site]).modes[names[1]][site.name] == "streamed"
+    scatter = "sum_g(inv(matmul(tran(F+), F+)))"
+    with monkeypatch.context() as patch:
+        patch.setattr(statistics, "SCATTER_ENTRIES", 3 * 3 * 4**2 - 1)
+        found = evoprune.score(network(), [scatter, "di"], data, sites=[site])
+        assert found.modes[scatter][site.name] == "sample"
+        assert found.modes["di"][site.name] == "streamed"
+        np.testing.assert_allclose(
+            found[scatter][site.name], from_arrays(network(), scatter, data, site), rtol=1e-9
+        )
     monkeypatch.setattr(statistics, "CLASS_MAP_ENTRIES", 3 * 12 - 1)
     for way in (data, [data]):
         scores = evoprune.score(network(), names, way, sites=[site], classes=3)
@@ -240,6 +267,9 @@ def test_maps_of_very_many_classes_are_left_to_the_sample(monkeypatch: pytest.Mo
         np.testing.assert_allclose(scores[names[1]][site.name], want, rtol=1e-9)
         again = evoprune.score(network(), names, sites=[site], statistics=scores.statistics)
         assert torch.equal(again[names[1]][site.name], scores[names[1]][site.name])
+    assert evoprune.score(network(), "xi_star", [data], sites=[site])
+    with pytest.raises(ScoringError, match=r"at site '0': the data has 3 classes or more; say .* classes="):
+        evoprune.score(network(), names, [data], sites=[site])
 
 
 def test_parameters_need_no_data() -> None:
@@ -255,6 +285,16 @@ def test_parameters_need_no_data() -> None:
         evoprune.score(network(), "l1")
 
 
+class OneByOne(torch.utils.data.IterableDataset[tuple[Tensor, int]]):
+    """Images of which nobody knows how many will come."""
+
+    def __init__(self, inputs: Tensor, labels: Tensor) -> None:
+        self.inputs, self.labels = inputs, labels
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        return iter(zip(self.inputs, self.labels.tolist(), strict=True))
+
+
 def test_loaders_tensors_and_iterables_give_the_same_numbers() -> None:
     inputs, labels = images(count=40)
     dataset = torch.utils.data.TensorDataset(inputs, labels)
@@ -262,7 +302,9 @@ def test_loaders_tensors_and_iterables_give_the_same_numbers() -> None:
     want = evoprune.score(network(), names, (inputs, labels), sample=20)
     ways = [
         torch.utils.data.DataLoader(dataset, batch_size=7),
+        torch.utils.data.DataLoader(OneByOne(inputs, labels), batch_size=7),
         [(inputs[:31], labels[:31]), (inputs[31:], labels[31:])],
+        ((inputs[:31], labels[:31]), (inputs[31:], labels[31:])),
         ((inputs[i : i + 3], labels[i : i + 3].tolist()) for i in range(0, 40, 3)),
         [{"image": inputs, "label": labels}],
         (inputs.numpy(), labels.numpy()),
@@ -567,6 +609,12 @@ def test_a_source_that_yields_nothing(nothing: Any) -> None:
 )
 def test_arguments_out_of_range(arguments: dict[str, Any], message: str) -> None:
     assert message in failing(images(), **arguments)
+
+
+@pytest.mark.parametrize("device", ["gpu", "mps", "meta", "cuda:99", 3, ""])
+def test_devices_that_are_not_there(device: Any) -> None:
+    with pytest.raises(evoprune.EvopruneError, match=r"cpu, cuda or cuda:N, got|is not there"):
+        evoprune.score(network(), "xi_star", images(), sites=sites(), device=device)
 
 
 def test_sites_and_models_that_are_none() -> None:

@@ -83,12 +83,14 @@ def test_other_weights_or_other_data_are_refused() -> None:
         for function in ("xi_star", "xi_2"):  # of which one is known
             with pytest.raises(ScoringError, match="other data"):
                 evoprune.score(network(), function, other, sites=sites(), statistics=statistics)
-    for buffer in (True, False):
+    for change in ("buffer", "kind", "setting"):
         changed = copy.deepcopy(network())
-        if buffer:
+        if change == "buffer":
             changed[0].register_buffer("mean", torch.zeros(()), persistent=False)  # type: ignore[union-attr, operator]
-        else:
+        elif change == "kind":
             changed[4] = torch.nn.ReLU()
+        else:
+            changed[1].eps = 0.5  # type: ignore[union-attr, assignment]
         with pytest.raises(ScoringError, match="another network"):
             evoprune.score(changed, "xi_2", sites=sites(), statistics=statistics)
 

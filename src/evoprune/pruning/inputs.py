@@ -36,8 +36,10 @@ def usable_device(device: str | torch.device) -> torch.device:
     """The device, if this machine has it, with its number: "cuda" is "cuda:0"."""
     try:
         wanted = torch.device(device)
-    except RuntimeError as error:
-        raise NetworkError(f"a device is cpu, cuda or cuda:N, got {device!r}") from error
+    except RuntimeError:
+        wanted = None
+    if wanted is None or wanted.type not in ("cpu", "cuda"):  # others have no float64, or no numbers at all
+        raise NetworkError(f"a device is cpu, cuda or cuda:N, got {str(device)!r}")
     count = torch.cuda.device_count()
     if wanted.type == "cuda" and (wanted.index or 0) >= count:
         raise NetworkError(f"device {str(device)!r} is not there: this machine has {count} CUDA devices")

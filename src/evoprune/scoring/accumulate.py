@@ -67,7 +67,7 @@ class Accumulator:
     count: images, `[row]`. fields: `[row, channel]` or `[row, channel, pixel]`, by name: `mean` and
     `squares` (squared deviations from it), `sum` (of what is left after `shift`), `product`, `scatter`.
     width: columns of the source, so that a mean over all entries is over count · width.
-    shift: what sums are measured from, `[channel, 1]`. pending: images not merged yet.
+    shift: what sums are measured from, `[channel, 1]`. pending: images not merged yet; waiting: how many.
     """
 
     need: Need
@@ -76,6 +76,7 @@ class Accumulator:
     width: int
     shift: Tensor | None = None
     pending: list[tuple[Tensor, Moments]] = field(default_factory=list)
+    waiting: int = 0
 
     @property
     def weight(self) -> float:
@@ -121,7 +122,8 @@ class Accumulator:
     def wait(self, rows: Tensor, moments: Moments) -> bool:
         """Take images that are merged when enough have come; False where one is not finite."""
         self.pending.append((rows, moments))
-        if sum(len(each) for each, _ in self.pending) * moments.mean.shape[1] > PENDING:
+        self.waiting += len(rows)
+        if self.waiting * moments.mean.shape[1] > PENDING:
             self.settle()
         return _is_finite(moments.mean)
 
@@ -132,6 +134,7 @@ class Accumulator:
         rows = torch.cat([rows for rows, _ in self.pending])
         moments = _joined([moments for _, moments in self.pending])
         self.pending.clear()
+        self.waiting = 0
         present, place = torch.unique(rows, return_inverse=True)
         if not self.need.by_class:
             present, place = torch.zeros_like(present[:1]), torch.zeros_like(place)
@@ -314,7 +317,9 @@ def _add_batch(into: Accumulator, values: Tensor, rows: Tensor) -> bool:
             values = values - into.shift
         new = {"sum": _summed(values, place, len(present))}
         if "scatter" in into.fields:
-            _add_outer_products(into.fields["scatter"][0], values)
+            for k, row in enumerate(present.tolist()):
+                of_row = values if len(present) == 1 else values[place == k]
+                _add_outer_products(into.fields["scatter"][row], of_row)
     elif into.need.kind == "pixel moments":
         new = _moments_of_columns(values, place, count)
     else:
@@ -397,7 +402,7 @@ def total(accumulator: Accumulator) -> Accumulator:
     if "product" in fields:
         together = {"product": fields["product"].prod(0, keepdim=True)}
     elif "sum" in fields:
-        together = {"sum": fields["sum"].sum(0, keepdim=True)}
+        together = {name: value.sum(0, keepdim=True) for name, value in fields.items()}
     else:
         weights = _like(count / count.sum(), fields["mean"])
         near = fields["mean"][count.argmax()]
@@ -418,7 +423,7 @@ def others(accumulator: Accumulator) -> Accumulator:
         if "product" in a:
             return count | {"product": a["product"] * b["product"]}
         if "sum" in a:
-            return count | {"sum": a["sum"] + b["sum"]}
+            return count | {name: a[name] + b[name] for name in ("sum", "scatter") if name in a}
         return count | merged_moments(a["count"], a, b["count"], b, accumulator.weight)
 
     nothing = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -95,7 +95,12 @@ class Images:
         source = self.source
         if isinstance(source, tuple | list):
             return -(-min(len(source[0]), self.limit or len(source[0])) // self.batch_size)
-        return len(source) if isinstance(source, Sized) and self.limit is None else None
+        if not isinstance(source, Sized) or self.limit is not None:
+            return None
+        try:
+            return len(source)
+        except TypeError:  # a DataLoader of an IterableDataset has no length
+            return None
 
     def _batches(self, source: Any) -> Iterator[tuple[Tensor, Labels | None]]:
         if not isinstance(source, tuple | list):
@@ -136,7 +141,7 @@ def images_of(
         if not (labels is None or _is_row(labels)):
             raise ScoringError(f"labels must be one for each of the images, got {type(labels).__name__}")
         data = (data[0],) if labels is None else (data[0], labels)
-    elif isinstance(data, list):
+    elif isinstance(data, list) or (isinstance(data, tuple) and data and all(map(_is_batch, data))):
         data = _Batches(data)
     elif isinstance(data, Iterator):
         data = _Once(data)
@@ -161,6 +166,10 @@ def _is_pair(data: tuple[Any, ...] | list[Any]) -> bool:
     if not (1 <= len(data) <= 2 and isinstance(data[0], Tensor | np.ndarray)):
         return False
     return isinstance(data, tuple) or len(data) < 2 or not _alike(*data)
+
+
+def _is_batch(part: Any) -> bool:
+    return isinstance(part, tuple | list | Mapping)
 
 
 def _is_row(labels: Any) -> bool:
@@ -199,7 +208,7 @@ class _Once:
 class _Batches:
     """A list of batches, told from a pair of tensors."""
 
-    def __init__(self, batches: list[Any]) -> None:
+    def __init__(self, batches: Sequence[Any]) -> None:
         self._batches = batches
 
     def __iter__(self) -> Iterator[Any]:

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from evoprune.expression.library import Function
 from evoprune.scoring.execute import evaluate
 from evoprune.scoring.leaves import StatisticLeaves
-from evoprune.scoring.plan import plan
-from evoprune.scoring.statistics import SCATTER_ENTRIES, SCATTER_PIXELS, SiteStatistics, Statistics
+from evoprune.scoring.statistics import Plans, SiteStatistics, Statistics
 
 Scored = dict[str, NDArray[np.float64]]
 
@@ -38,9 +37,7 @@ def _scored(function: Function, statistics: Statistics) -> Scored | str:
 
 
 def _at_site(function: Function, statistics: Statistics, site: SiteStatistics) -> NDArray[np.float64] | str:
-    pixels = site.map_size[0] * site.map_size[1]
-    small = pixels <= SCATTER_PIXELS and site.channels * pixels**2 <= SCATTER_ENTRIES
-    planned = plan(function, scatter=small)
+    planned = Plans.of([function], statistics.expected_classes).at(site)
     if planned.sampled:
         return "it reads single images, which takes the network"
     missing = [need for need in planned.needs if site.find(need) is None]

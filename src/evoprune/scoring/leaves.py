@@ -98,4 +98,5 @@ class StatisticLeaves:
                 return view.fields["product"]
             case _:  # around the mean map, from around the point it was gathered at
                 sums = view.fields["sum"]
-                return view.fields["scatter"] - sums.unsqueeze(-1) * sums.unsqueeze(-2) / view.count[0]
+                means = sums / view.count[:, None, None]
+                return view.fields["scatter"] - sums.unsqueeze(-1) * means.unsqueeze(-2)

@@ -169,16 +169,19 @@ def plan(
     *,
     scatter: bool = True,
     class_maps: bool = True,
+    class_scatter: bool = True,
 ) -> Plan:
     """Plan the scoring of one or many functions.
 
     scatter: whether scatter matrices `[pixel, pixel]` may be gathered, as is worth it for small maps.
     class_maps: whether a map may be kept for each class, as can be done for few classes or small maps.
+    class_scatter: whether a scatter matrix may be, of even fewer and smaller ones.
     """
     found = resolve_all(functions)
     from evoprune.scoring.planner import NeedsRows, Planner
+    from evoprune.scoring.rewrites import rewritten
 
-    planner = Planner(scatter, class_maps)
+    planner = Planner(scatter, class_maps, class_scatter)
     roots: list[int] = []
     streamed: list[int] = []
     sampled: list[tuple[int, str]] = []
@@ -187,7 +190,7 @@ def plan(
             continue
         check_scalar(function.expr)
         try:
-            roots.append(planner.value(function.expr))
+            roots.append(planner.value(rewritten(function.expr)))
             streamed.append(position)
         except NeedsRows as reason:
             sampled.append((position, str(reason)))

@@ -63,9 +63,10 @@ _Form = _Known | _Rows
 class Planner:
     """Builds steps; equal steps are built once, over all expressions."""
 
-    def __init__(self, scatter: bool, class_maps: bool) -> None:
+    def __init__(self, scatter: bool, class_maps: bool, class_scatter: bool) -> None:
         self.scatter = scatter
         self.class_maps = class_maps
+        self.class_scatter = class_scatter
         self.steps: list[Step] = []
         self._places: dict[object, int] = {}
         self._forms: dict[Expr, _Form | NeedsRows] = {}
@@ -248,6 +249,8 @@ class Planner:
             return self._affine(node, rows, "add", self._number(node.rho or 0.0), Expr(name, (F,), node.rho))
         if name == "sq":
             return self._times(node, rows, rows)
+        if name in ("abs", "sqrt") and rows.plain is None and rows.scale is not None:
+            return self._of_scaled(node, rows, rows.scale)
         plain = self._plain(node, rows)
         if name in ("abs", "sqrt") or (name == "inv" and vector):
             return self._source(rows, simplified(Expr(name, (plain,))), rows.base.columns)
@@ -340,9 +343,10 @@ class Planner:
     def _scattered(self, node: Expr, first: _Rows, second: _Rows) -> int:
         """(scale·x + shift)ᵀ(scale·x + shift), from the centred scatter and the mean map."""
         base = first.base
-        if not self.scatter or base.over != "F":
-            why = "of each class" if base.over != "F" else "of so many pixels"
-            raise NeedsRows(f"{_short(node)} is a scatter matrix {why}")
+        if not self.scatter:
+            raise NeedsRows(f"{_short(node)} is a scatter matrix of so many pixels")
+        if base.over != "F" and not self.class_scatter:
+            raise NeedsRows(f"{_short(node)} is a scatter matrix for each of so many classes")
         scatter = self._statistic("scatter", base)
         for scale in (first.scale, second.scale):
             if scale is not None:
@@ -389,6 +393,14 @@ class Planner:
             raise NeedsRows(f"{_short(node)} combines rows that are known only after the pass")
         base = _Base(first.base.over, source, pair, first.base.columns)
         return _Rows(base, None, None, source, first.transposed)
+
+    def _of_scaled(self, node: Expr, rows: _Rows, scale: int) -> _Rows:
+        """`abs` or `sqrt` of rows scaled by what is known after the pass: the scale comes out."""
+        if rows.base.source is None or rows.shift is not None:
+            raise NeedsRows(f"{_short(node)} of rows that are known only after the pass")
+        source = simplified(Expr(node.name, (rows.base.source,)))
+        bare = self._source(rows, source, rows.base.columns)
+        return replace(bare, scale=self._call(node.name, scale), plain=None)
 
     def _source(self, rows: _Rows, source: Expr, columns: Axis | None) -> _Rows:
         transposed = rows.transposed and columns is not None

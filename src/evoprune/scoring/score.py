@@ -450,8 +450,7 @@ def _table(scores: Scores) -> str:
     """A row per site, a column per function: how far the scores range, and how they were made."""
     from rich.table import Table
 
-    title = f"scores: lowest … highest of each site ({scores.images} images)"
-    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("site")
     table.add_column("channels", justify="right")
     for function in scores:
@@ -463,7 +462,8 @@ def _table(scores: Scores) -> str:
             mark = "*" if scores.modes[function][site] == "sample" else ""
             cells.append(f"{float(score.min()):.3g} … {float(score.max()):.3g}{mark}")
         table.add_row(site, str(len(next(iter(scores.values()))[site])), *cells)
-    text = plain(table, width=max(80, 24 + 24 * len(scores)))
+    text = f"scores: lowest … highest of each site ({scores.images} images)\n"
+    text += plain(table, width=max(80, 24 + 24 * len(scores)))
     if any(mode == "sample" for modes in scores.modes.values() for mode in modes.values()):
         text += f"* on a class-balanced sample of {scores.sampled_images} images\n"
     return text.rstrip("\n")

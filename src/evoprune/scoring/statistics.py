@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -24,7 +25,8 @@ from evoprune.scoring.sample import Drawing, Sample
 
 SCATTER_PIXELS = 256
 SCATTER_ENTRIES = 2**25
-"""A site's scatter matrices are gathered up to so many pixels and entries; beyond, a sample serves."""
+"""A site's scatter matrices, of all images or of each class, are gathered up to so many pixels and entries;
+beyond, a sample serves."""
 
 CLASS_MAP_ENTRIES = 2**26
 """So are maps of each class up to so many entries (512 MiB) at a site."""
@@ -36,20 +38,28 @@ class Plans:
 
     functions: tuple[Function, ...]
     classes: int
-    by_limits: Mapping[tuple[bool, bool], Plan]
+    by_limits: dict[tuple[bool, bool, bool], Plan]
 
     @staticmethod
     def of(functions: Sequence[Function], classes: int) -> Plans:
-        """Plan with and without scatter matrices and maps of each class."""
-        choices = [(scatter, maps) for scatter in (True, False) for maps in (True, False)]
-        plans = {(a, b): plan(functions, scatter=a, class_maps=b) for a, b in choices}
-        return Plans(tuple(functions), classes, plans)
+        """Plan with scatter matrices and maps of each class; without them where a site asks for it."""
+        return Plans(tuple(functions), classes, {(True, True, True): plan(functions)})
 
-    def at(self, site: Site) -> Plan:
+    def at(self, site: Site | SiteStatistics) -> Plan:
         """The plan that what is kept at a site has room for."""
         pixels = site.map_size[0] * site.map_size[1]
-        small = pixels <= SCATTER_PIXELS and site.channels * pixels**2 <= SCATTER_ENTRIES
-        return self.by_limits[small, self.classes * site.channels * pixels <= CLASS_MAP_ENTRIES]
+        scatter = site.channels * pixels**2
+        limits = (
+            pixels <= SCATTER_PIXELS and scatter <= SCATTER_ENTRIES,
+            self.classes * site.channels * pixels <= CLASS_MAP_ENTRIES,
+            self.classes * scatter <= SCATTER_ENTRIES,
+        )
+        if limits not in self.by_limits:
+            small, maps, scatters = limits
+            self.by_limits[limits] = plan(
+                self.functions, scatter=small, class_maps=maps, class_scatter=scatters
+            )
+        return self.by_limits[limits]
 
     @property
     def label_aware(self) -> bool:
@@ -174,6 +184,7 @@ def gathered(
             if labels is None and aware:
                 raise ScoringError(unlabelled(plans.functions))
             kinds = rows.of(labels) if labels is not None else None
+            _refuse_unannounced(len(rows.labels), plans, watched)
             digest.add(batch, labels)
             if drawing is not None:
                 drawing.add(batch, kinds)
@@ -282,6 +293,21 @@ class _Rows:
                 self.counts[int(kind)] += int(number)
 
 
+def _refuse_unannounced(classes: int, plans: Plans, sites: Sequence[Site]) -> None:
+    """Raise where more classes come than anybody said, so many that a map of each has no room."""
+    if classes <= plans.classes:
+        return
+    for site in sites:
+        chosen, other = plans.at(site), replace(plans, classes=classes).at(site)
+        if chosen.needs != other.needs:
+            names = [plans.functions[i].name for i, _ in other.sampled if i in chosen.streamed]
+            raise ScoringError(
+                f"{', '.join(names)} would keep a map or scatter matrix for each class, too many at site "
+                f"{site.name!r}: the data has {classes} classes or more; say how many with classes=…, and a "
+                "sample of images serves"
+            )
+
+
 def _refuse_non_finite(maps: Tensor, site: Site) -> None:
     """Name the site and channels of maps `[image, channel, pixel]` that are not finite.
 
@@ -385,10 +411,14 @@ def parameters_of(model: nn.Module, site: Site, device: torch.device) -> dict[st
 
 
 def model_digest(model: nn.Module) -> str:
-    """A digest of every parameter and buffer, and of the kinds of the modules."""
+    """A digest of every parameter and buffer, of the kinds of the modules and their settings.
+
+    (Such as strides and the ε of a batch-norm; addresses, which the name of a function holds, say nothing.)
+    """
     digest = blake2b(digest_size=16)
     for name, module in model.named_modules():
-        digest.update(f"{name} {type(module).__qualname__}".encode())
+        settings = re.sub(r"0x[0-9a-f]+", "", module.extra_repr())
+        digest.update(f"{name} {type(module).__qualname__}({settings})".encode())
     for name, value in (*model.named_parameters(), *model.named_buffers()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(_bytes(value))
