@@ -273,7 +273,7 @@ def numpy_loop(options: argparse.Namespace) -> Part:
 
 def from_maps(names: list[str], maps: Tensor, labels: Tensor, site: Site) -> np.ndarray:
     """Scores by the streaming sums, from maps in memory."""
-    from evoprune.scoring.accumulate import Batch, SiteSums
+    from evoprune.scoring.accumulate import Batch, Groups, SiteSums
     from evoprune.scoring.execute import evaluate
     from evoprune.scoring.leaves import StatisticLeaves
     from evoprune.scoring.statistics import SiteStatistics
@@ -281,7 +281,7 @@ def from_maps(names: list[str], maps: Tensor, labels: Tensor, site: Site) -> np.
     chosen = plan(names)
     sums = SiteSums(chosen.needs, site.map_size, {})
     for start in range(0, len(maps), BATCH):
-        sums.add(Batch(maps[start : start + BATCH].flatten(2), labels[start : start + BATCH]))
+        sums.add(Batch(maps[start : start + BATCH].flatten(2), Groups.of(labels[start : start + BATCH])))
     for each in sums.by_need.values():
         each.settle()
     statistics = SiteStatistics(site.channels, site.map_size, tuple(sums.by_need.values()))

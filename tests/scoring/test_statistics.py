@@ -18,7 +18,7 @@ import evoprune
 from evoprune import Statistics
 from evoprune.errors import SavedFileError, ScoringError
 from evoprune.expression.tree import Expr
-from evoprune.scoring.accumulate import Accumulator, Batch, SiteSums, others, total
+from evoprune.scoring.accumulate import Accumulator, Batch, Groups, SiteSums, others, total
 from evoprune.scoring.plan import F, Need
 from evoprune.scoring.sample import Drawing, level
 
@@ -173,7 +173,7 @@ def batches(seed: int, sizes: list[int], classes: int, scale: float) -> tuple[Te
 def summed(need: Need, parts: list[tuple[Tensor, Tensor]]) -> Accumulator:
     sums = SiteSums([need], (1, 1), {})
     for values, labels in parts:
-        assert sums.add(Batch(values, labels))
+        assert sums.add(Batch(values, Groups.of(labels)))
     (found,) = sums.by_need.values()
     found.settle()
     return found

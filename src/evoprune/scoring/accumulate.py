@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -44,11 +45,37 @@ PENDING = 2**18
 
 
 @dataclass(frozen=True)
+class Groups:
+    """A batch's images by their row in the accumulators: the same at every site.
+
+    rows: of each image, `[image]`. present: the rows that there are, `[group]`; place: which of them is an
+    image's, `[image]`; count: how many images each has, `[group]`.
+    """
+
+    rows: Tensor
+    present: Tensor
+    place: Tensor
+    count: Tensor
+
+    @staticmethod
+    def of(rows: Tensor) -> Groups:
+        """The images in these rows, `[image]`."""
+        present, place = torch.unique(rows, return_inverse=True)
+        return Groups(rows, present, place, torch.bincount(place).to(DOUBLE))
+
+    @cached_property
+    def together(self) -> Groups:
+        """All images as one group in the first row."""
+        present, place = torch.zeros_like(self.present[:1]), torch.zeros_like(self.place)
+        return Groups(self.rows, present, place, self.count.sum()[None])
+
+
+@dataclass(frozen=True)
 class Batch:
-    """One site's maps of a batch, `[image, channel, pixel]`, and each image's row in the accumulators."""
+    """One site's maps of a batch, `[image, channel, pixel]`, and its images by row in the accumulators."""
 
     maps: Tensor
-    rows: Tensor
+    groups: Groups
 
 
 @dataclass(frozen=True)
@@ -135,21 +162,19 @@ class Accumulator:
         moments = _joined([moments for _, moments in self.pending])
         self.pending.clear()
         self.waiting = 0
-        present, place = torch.unique(rows, return_inverse=True)
-        if not self.need.by_class:
-            present, place = torch.zeros_like(present[:1]), torch.zeros_like(place)
-        self.grow(int(present.max()) + 1)
-        count = torch.bincount(place).to(DOUBLE)
+        groups = Groups.of(rows) if self.need.by_class else Groups.of(torch.zeros_like(rows))
+        place = groups.place
+        self.grow(int(groups.present.max()) + 1)
 
         def summed(values: Tensor) -> Tensor:
-            return values.new_zeros((len(present), values.shape[1])).index_add_(0, place, values)
+            return values.new_zeros((len(groups.count), values.shape[1])).index_add_(0, place, values)
 
-        near = moments.mean[_first(place, len(present))]
-        new = {"mean": near + summed(moments.mean - near[place]) / count[:, None]}
+        near = moments.mean[_first(place, len(groups.count))]
+        new = {"mean": near + summed(moments.mean - near[place]) / groups.count[:, None]}
         if moments.squares is not None:
             between = self.weight * (moments.mean - new["mean"][place]).square()
             new["squares"] = summed(moments.squares + between)
-        self.merge(present, count, new)
+        self.merge(groups.present, groups.count, new)
 
 
 class SiteSums:
@@ -175,7 +200,7 @@ class SiteSums:
         finite = True
         # A chunk of images passes through all sources while it is in a core's cache.
         step = max(1, CHUNK // (channels * pixels)) if batch.maps.device.type == "cpu" else images
-        parts: dict[tuple[Expr, bool], list[Moments]] = {}
+        parts: dict[tuple[Expr, bool], list[_Sums]] = {}
         for first in range(0, images, step) if self._by_image else ():
             chunk = batch.maps[first : first + step]
             values: dict[Expr, Tensor] = {}
@@ -184,22 +209,45 @@ class SiteSums:
             ):
                 if source not in values:
                     values[source] = self._values(source, chunk)
-                parts.setdefault((source, squares), []).append(_moments(values[source], squares))
+                parts.setdefault((source, squares), []).append(_sums(values[source], squares))
         for need in self._by_image:
-            moments = _joined(parts[self._source(need, positive), need.squares])
+            source = self._source(need, positive)
+            moments = self._moments(source, parts[source, need.squares], batch.maps)
             if need not in self.by_need:
                 self.by_need[need] = _start(need, batch.maps, moments.width)
-            finite &= self.by_need[need].wait(batch.rows, moments)
-        groups: dict[Expr, list[Need]] = {}
+            finite &= self.by_need[need].wait(batch.groups.rows, moments)
+        by_source: dict[Expr, list[Need]] = {}
         for need in self._by_batch:
-            groups.setdefault(self._source(need, positive), []).append(need)
-        for source, needs in groups.items():
+            by_source.setdefault(self._source(need, positive), []).append(need)
+        for source, needs in by_source.items():
             whole = self._values(source, batch.maps)
             for need in needs:
                 if need not in self.by_need:
                     self.by_need[need] = _start(need, whole, whole.shape[-1])
-                finite &= _add_batch(self.by_need[need], whole, batch.rows)
+                finite &= _add_batch(self.by_need[need], whole, batch.groups)
         return finite
+
+    def _moments(self, source: Expr, parts: Sequence[_Sums], maps: Tensor) -> Moments:
+        """Moments of each image's map of a source; in float64, from sums in the maps' own precision."""
+        width = parts[0].width
+        mean = torch.cat([part.total for part in parts]).to(DOUBLE) / width
+        if parts[0].squares is None:
+            return Moments(mean, None, width)
+        lengths = torch.cat([part.squares for part in parts if part.squares is not None]).to(DOUBLE)
+        if width == 1:
+            return Moments(mean, torch.zeros_like(mean), 1)
+        spread = lengths - width * mean.square()
+        # The difference lost digits where a map varies little beside its mean; all, where a square overflows.
+        far = (spread * LOST < lengths) | lengths.isinf()
+        images = far.any(1)
+        if bool(images.any()):
+            rows = self._values(source, maps[images])[far[images]].to(DOUBLE)
+            near = rows[:, :1]
+            deviations = rows - near
+            middle = deviations.mean(-1, keepdim=True)
+            mean[far] = (near + middle)[:, 0]
+            spread[far] = _row_squares(deviations - middle)
+        return Moments(mean, spread, width)
 
     def _source(self, need: Need, positive: bool) -> Expr:
         return self._plain[need.source] if positive else need.source
@@ -218,27 +266,23 @@ def _without_abs(source: Expr) -> Expr:
     return plain.fold(lambda node, args: simplified(Expr(node.name, args, node.rho)))
 
 
-def _moments(values: Tensor, squares: bool) -> Moments:
-    """Moments of each image's map, in the values' own precision; sums over images are float64."""
+@dataclass(frozen=True)
+class _Sums:
+    """Of each image's map: the sum, and the sum of squares where it is asked for, `[image, channel]`."""
+
+    total: Tensor
+    squares: Tensor | None
+    width: int
+
+
+def _sums(values: Tensor, squares: bool) -> _Sums:
+    """Sums over the last axis, in the values' own precision where squares will tell what it lost."""
     width = values.shape[-1]
     if width == 1:
-        mean = values[..., 0].to(DOUBLE)
-        return Moments(mean, torch.zeros_like(mean) if squares else None, 1)
+        return _Sums(values[..., 0], values[..., 0] if squares else None, 1)
     if not squares:
-        return Moments(values.sum(-1, dtype=DOUBLE) / width, None, width)
-    mean = _row_sums(values).to(DOUBLE) / width
-    lengths = _row_squares(values).to(DOUBLE)
-    spread = lengths - width * mean.square()
-    # The difference has lost digits where a map varies little beside its mean, all where a square overflows.
-    far = (spread * LOST < lengths) | lengths.isinf()
-    if bool(far.any()):
-        rows = values[far].to(DOUBLE)
-        near = rows[:, :1]
-        deviations = rows - near
-        middle = deviations.mean(-1, keepdim=True)
-        mean[far] = (near + middle)[:, 0]
-        spread[far] = _row_squares(deviations - middle)
-    return Moments(mean, spread, width)
+        return _Sums(values.sum(-1, dtype=DOUBLE), None, width)
+    return _Sums(_row_sums(values), _row_squares(values), width)
 
 
 def _first(place: Tensor, groups: int) -> Tensor:
@@ -305,13 +349,11 @@ def _shift(values: Tensor) -> Tensor | None:
     return means.to(values.dtype)[:, None]
 
 
-def _add_batch(into: Accumulator, values: Tensor, rows: Tensor) -> bool:
+def _add_batch(into: Accumulator, values: Tensor, groups: Groups) -> bool:
     """Add a batch's values `[image, channel, column]`; False where a sum of them is not finite."""
-    present, place = torch.unique(rows, return_inverse=True)
-    if not into.need.by_class:
-        present, place = torch.zeros_like(present[:1]), torch.zeros_like(place)
-    into.grow(int(present.max()) + 1)
-    count = torch.bincount(place).to(DOUBLE)
+    groups = groups if into.need.by_class else groups.together
+    present, place, count = groups.present, groups.place, groups.count
+    into.grow(int(present[-1]) + 1)
     if "sum" in into.fields:
         if into.shift is not None:
             values = values - into.shift

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from evoprune.errors import MissingOperandError, ScoringError
 from evoprune.expression.library import Function
-from evoprune.scoring.accumulate import Accumulator, Batch, SiteSums
+from evoprune.scoring.accumulate import Accumulator, Batch, Groups, SiteSums
 from evoprune.scoring.arrays import random_scores
 from evoprune.scoring.execute import array_leaves, evaluate
 from evoprune.scoring.leaves import StatisticLeaves
@@ -92,7 +92,7 @@ def _streamed(
     kinds = torch.zeros(rows, dtype=torch.int64) if classes is None else torch.from_numpy(classes)
     for start in range(0, rows, ROWS):
         part = torch.from_numpy(np.array(features[start : start + ROWS]))
-        if not sums.add(Batch(part.unsqueeze(-1), kinds[start : start + ROWS])):
+        if not sums.add(Batch(part.unsqueeze(-1), Groups.of(kinds[start : start + ROWS]))):
             raise ScoringError("a sum over the features is not finite: their values are too large")
     counts = torch.bincount(kinds).to(torch.float64)
     gathered = tuple(_settled(each, len(counts)) for each in sums.by_need.values())

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from evoprune.errors import ScoringError
 from evoprune.expression.library import Function, resolve_all
 from evoprune.pruning.sites import Site, batch_norm_of, filters_of, first_read, layer_filters_of, maps_of
-from evoprune.scoring.accumulate import Accumulator, Batch, SiteSums
+from evoprune.scoring.accumulate import Accumulator, Batch, Groups, SiteSums
 from evoprune.scoring.data import Images, Labels
 from evoprune.scoring.plan import Need, Plan, plan
 from evoprune.scoring.sample import Drawing, Sample
@@ -170,7 +170,7 @@ def gathered(
     rows = _Rows()
     drawing = Drawing(sample_size, seed) if sampling else None
     digest = _Digest()
-    places: list[Tensor] = []
+    places: list[Groups] = []
 
     def see(site: Site, maps: Tensor) -> None:
         maps = maps.float() if maps.element_size() < 4 else maps
@@ -189,9 +189,8 @@ def gathered(
             if drawing is not None:
                 drawing.add(batch, kinds)
             if watched:
-                places[:] = [
-                    (torch.zeros(len(batch), dtype=torch.int64) if kinds is None else kinds).to(device)
-                ]
+                rows_of = torch.zeros(len(batch), dtype=torch.int64) if kinds is None else kinds
+                places[:] = [Groups.of(rows_of.to(device))]
                 forward(batch)
             rows.count(kinds, batch)
     if not rows.images:
