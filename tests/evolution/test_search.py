@@ -66,6 +66,24 @@ def lines(run: Run) -> list[str]:
     return comparable(read(run.folder.journal).records)
 
 
+def test_what_it_took_to_make_tasks_ready_is_not_foretold_for_evaluations() -> None:
+    places = [
+        {"event": "prepared", "task": task, "index": i, "generation": -1, "accuracy": None}
+        for i, task in enumerate("ab")
+    ]
+    times = [{"elapsed": 900.0}, {"elapsed": 1000.0}]
+    evaluated = {
+        "event": "evaluated",
+        "task": "a",
+        "kept": "k",
+        "generation": 0,
+        "index": 0,
+        "elapsed": 1060.0,
+    }
+    ledger = Ledger.of([place | when for place, when in zip(places, times, strict=True)] + [evaluated])
+    assert (ledger.ready, ledger.elapsed) == (1000.0, 1060.0)
+
+
 def test_generations_are_what_the_settings_say(tmp_path: Path) -> None:
     run = evoprune.evolve(two(), name="it", runs=tmp_path)
     generations = list(run)

@@ -93,6 +93,8 @@ class Ledger:
     ended: str = ""
     ended_after: int = -1
     elapsed: float = 0.0
+    ready: float = 0.0
+    """What `elapsed` was when the last task had been made ready."""
     generations: list[Record] = field(default_factory=list)
 
     @classmethod
@@ -129,6 +131,7 @@ class Ledger:
 
     def _take_prepared(self, record: Record) -> None:
         self.bases[record["task"]] = record["accuracy"]
+        self.ready = record.get("elapsed", 0.0)
 
     def _take_scored(self, record: Record) -> None:
         for each in record["functions"]:

@@ -431,7 +431,8 @@ class Run:
         if bred:
             each = len(bred) / (self._now - 1)
         still = max(0, population.generations - 1 - self._now)
-        return self._desk.elapsed / len(outcomes) * (open_here + still * each)
+        spent = self._desk.elapsed - self.ledger.ready
+        return spent / len(outcomes) * (open_here + still * each)
 
 
 def _born(one: Individual) -> Record:
