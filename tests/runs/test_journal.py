@@ -114,6 +114,17 @@ def test_a_full_disk_is_said_and_leaves_the_journal_whole(
     assert list(read(path).records) == [first, second]
 
 
+def test_a_journal_that_is_removed_meanwhile_is_missed(tmp_path: Path) -> None:
+    path = new(tmp_path)
+    with Journal(path) as journal:
+        path.rename(tmp_path / "elsewhere")
+        with pytest.raises(RunError, match="was removed or replaced"):
+            journal.append({"event": "note", "generation": 0, "index": 0})
+        (tmp_path / "elsewhere").rename(path)
+        journal.append({"event": "note", "generation": 0, "index": 0})
+    assert len(read(path).records) == 1
+
+
 def test_equal_runs_compare_equal_whatever_the_order_times_and_notes() -> None:
     a = {"event": "fitness", "generation": 1, "index": 0, "fitness": 0.5}
     b = {"event": "fitness", "generation": 1, "index": 1, "fitness": 0.25}

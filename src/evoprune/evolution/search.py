@@ -332,7 +332,7 @@ class Run:
             return f"the best has reached {percent(budget.fitness)}"
         patience = budget.patience
         if patience is not None and len(bests) > patience and bests[-1] <= bests[-1 - patience]:
-            return f"{patience} generations brought no better best"
+            return f"{patience} generation{'s' * (patience != 1)} brought no better best"
         return ""
 
     def _finish(self, reason: str) -> None:

@@ -129,6 +129,11 @@ class Journal:
     def append(self, *records: Record) -> None:
         """Put records at the end, in one write, and wait until they are on the disk."""
         data = b"".join(map(line_of, records))
+        if not self._is_there():
+            raise RunError(
+                f"the journal {self.path} was removed or replaced while the run was writing it; put it back "
+                "to go on from there, finished evaluations are found again in the folder evals"
+            )
         try:
             written = os.pwrite(self._file, data, self._length)
             while written < len(data):
@@ -139,6 +144,13 @@ class Journal:
                 os.ftruncate(self._file, self._length)
             raise RunError(f"the journal {self.path} cannot be written: {error.strerror}") from error
         self._length += len(data)
+
+    def _is_there(self) -> bool:
+        """Whether the file that is written to is still the one that others find."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._file))
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Nothing more will be written."""
