@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -173,6 +174,14 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == BROKEN_PIPE
+
+
+def test_a_terminal_that_cannot_write_a_letter_is_no_error() -> None:
+    command = [sys.executable, "-m", "evoprune.cli", "functions", "ridge(W_I, 0.5)"]
+    ascii = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=ascii, capture_output=True, check=True)
+    assert done.stderr == b""
+    assert b"W_I" in done.stdout
 
 
 @pytest.mark.parametrize("line", ["functions", "evolve --list", "tasks"])

@@ -9,6 +9,7 @@ Results go to standard output; progress, notices and errors to standard error.
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import platform
 import sys
@@ -59,6 +60,8 @@ WRONG_USAGE = (ConfigError, ExpressionError, TargetError, MissingOperandError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 failed, 2 wrong usage."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # where lines of trees cannot be written, anything will do
     try:
         code = _run(given)
         sys.stdout.flush()
