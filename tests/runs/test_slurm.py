@@ -502,7 +502,7 @@ def test_the_last_jobs_of_a_key_are_those_that_are_picked_up(commands: Path, pla
         {"event": "submitted", "name": "first", "jobs": ["7_0", "7_1"]},
         {"event": "submitting", "name": "second", "keys": [other]},
     ]
-    place.journal.append(*({"generation": -1, "index": -1, **record} for record in records))
+    place.journal.append(*({**record, "generation": -1, "index": -1} for record in records))
     says(commands, "squeue", "5|lost\n5|lost\n8|second\n9|of somebody else\n")
     executor = place.driver(poll=0.01)
     assert (commands / "squeue.calls").read_text().count("\n") == 1
@@ -547,6 +547,21 @@ def test_a_held_job_is_told_once(commands: Path, place: Place) -> None:
     executor.submit([place.ordered()])
     executor.finished(0.05)
     assert [said for said in place.said if "scontrol release 7" in said] == place.said
+
+
+def test_a_job_that_slurm_holds_since_it_did_not_start_is_released(commands: Path, place: Place) -> None:
+    says(commands, "sbatch", "Submitted batch job 7\n")
+    says(commands, "squeue", "7|N/A|PENDING|launch failed requeued held\n")
+    executor = place.driver(poll=0.01)
+    executor.submit([place.ordered()])
+    executor.finished(0.05)
+    assert place.said == [
+        "SLURM holds the job 7 (launch failed requeued held); to let it run: scontrol release 7"
+    ], "where it may not be released"
+    says(commands, "scontrol", "")
+    executor.finished(0.05)
+    assert (commands / "scontrol.calls").read_text().splitlines()[-1] == "release 7"
+    assert place.said[1:] == ["SLURM held the job 7, which did not start on a node; released"]
 
 
 def test_arrays_are_no_larger_than_slurm_takes(

@@ -29,6 +29,9 @@ LIVE = frozenset(
 )
 """The states in which a job has not ended; in all others it has."""
 
+LAUNCH_FAILED = "launch failed requeued held"
+"""The reason of a job that SLURM holds since it could not be started where it was sent."""
+
 TIMEOUT = 60.0
 """Seconds that one of SLURM's commands may take."""
 
@@ -71,6 +74,11 @@ def numbers() -> dict[str, str]:
     lines = _said("squeue", "--noheader", f"--user={os.getuid()}", "--format=%F|%j")
     pairs = (line.strip().partition("|") for line in lines)
     return {name: number for number, _, name in pairs}
+
+
+def release(job: str) -> None:
+    """Let a held job run; may raise Unreachable."""
+    _said("scontrol", "release", job)
 
 
 def _queued() -> dict[str, State]:

@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
@@ -281,16 +282,22 @@ class Slurm:
             if not sent.state.live:
                 ended[key] = sent.state
             elif "held" in sent.state.reason.lower():
-                self._say_once(
-                    f"SLURM holds the job {sent.job} ({sent.state.reason}); to let it run: "
-                    f"scontrol release {sent.job}"
-                )
+                self._held(sent.job, sent.state.reason)
             elif sent.state.reason not in PATIENCE:
                 self._say_once(f"SLURM lets jobs wait: {sent.state.reason}")
         # A job may have ended well between the last look for results and this one.
         for key in [key for key in ended if works.result(self._folder, key) is None]:
             self._failed(key, ended[key])
         self._send()
+
+    def _held(self, job: str, reason: str) -> None:
+        """A job that is held: somebody will have meant it, but where SLURM did it by itself."""
+        if reason == queue.LAUNCH_FAILED:
+            with suppress(queue.Unreachable):
+                queue.release(job)
+                self._say_once(f"SLURM held the job {job}, which did not start on a node; released")
+                return
+        self._say_once(f"SLURM holds the job {job} ({reason}); to let it run: scontrol release {job}")
 
     def _failed(self, key: str, state: queue.State) -> None:
         """A job ended without a result: once more with another one, if not too often."""
