@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 from zoo import ZOO
 
 import evoprune
@@ -33,3 +34,15 @@ def test_a_file_that_computes_something_else_is_refused(
     monkeypatch.setattr(export, "call_network", lambda model, inputs: model(inputs) + 0.01)
     with pytest.raises(NetworkError, match="computes something else than the network"):
         export.export_onnx(factory(), torch.randn(shape), tmp_path / "net.onnx")
+
+
+def test_what_cannot_be_exported_or_run_is_said(tmp_path: Path) -> None:
+    class Growing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * x.sum().item() if x.sum() > 0 else x
+
+    with pytest.raises(NetworkError, match="PyTorch cannot export the network: "):
+        export.export_onnx(Growing(), torch.randn(1, 3, 4, 4), tmp_path / "net.onnx")
+    double = nn.Conv2d(3, 4, 1).double()
+    with pytest.raises(NetworkError, match=r"net\.onnx is written, but .*onnxruntime failed with NotImpl"):
+        export.export_onnx(double, torch.randn(1, 3, 4, 4).double(), tmp_path / "net.onnx")

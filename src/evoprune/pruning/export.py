@@ -61,19 +61,29 @@ def export_onnx(network: nn.Module, example_inputs: Any, path: str | Path, *, ch
     path.parent.mkdir(parents=True, exist_ok=True)
     with untouched_randomness(inputs), torch.no_grad():
         expected = [leaf for leaf in tree_leaves(call_network(model, inputs)) if isinstance(leaf, Tensor)]
-        with _quiet():
-            torch.onnx.export(
-                model, args, str(path), kwargs=named, opset_version=OPSET, dynamo=True,
-                external_data=False, verbose=False,
-            )  # fmt: skip
+        try:
+            with _quiet():
+                torch.onnx.export(
+                    model, args, str(path), kwargs=named, opset_version=OPSET, dynamo=True,
+                    external_data=False, verbose=False,
+                )  # fmt: skip
+        except Exception as error:
+            raise NetworkError(f"PyTorch cannot export the network: {_first_line(error)}") from error
     if not check:
         return path
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
-    feed = {
-        given.name: tensor.cpu().numpy() for given, tensor in zip(session.get_inputs(), tensors, strict=True)
-    }
-    for got, wanted in zip(session.run(None, feed), expected, strict=True):
+    try:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        feed = {
+            given.name: tensor.cpu().numpy()
+            for given, tensor in zip(session.get_inputs(), tensors, strict=True)
+        }
+        results = session.run(None, feed)
+    except Exception as error:
+        raise NetworkError(
+            f"{path} is written, but it cannot be checked: onnxruntime failed with {_first_line(error)}"
+        ) from error
+    for got, wanted in zip(results, expected, strict=True):
         wanted = wanted.cpu()
         off = float((torch.from_numpy(got) - wanted).abs().max()) / (float(wanted.abs().max()) or 1.0)
         if not off <= TOLERANCE:
@@ -82,3 +92,7 @@ def export_onnx(network: nn.Module, example_inputs: Any, path: str | Path, *, ch
                 f"(allowed: {TOLERANCE:.0e})"
             )
     return path
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
