@@ -107,6 +107,21 @@ def test_another_base_recipe_seed_or_data_has_another_base(folder: Path) -> None
     assert quick(folder, recipe={"epochs": 9}).base_folder == tasks[0].base_folder
 
 
+def test_a_training_that_diverges_in_its_last_step_gives_nothing(tmp_path: Path) -> None:
+    wild = {"optimizer": "sgd", "rate": 1e38, "epochs": 1, "steps_per_epoch": 1, "schedule": "constant"}
+    for _ in range(2):
+        with pytest.raises(TrainingError, match=r"after 1 epochs with a learning rate of up to 1e\+38"):
+            quick(tmp_path, base=wild).base()
+    task = quick(tmp_path, recipe=wild)
+    with pytest.raises(TrainingError, match="outputs that are not finite"):
+        task.evaluate(task.kept("l1"), 0)
+
+
+def test_worker_processes_are_no_part_of_a_base_network(tmp_path: Path) -> None:
+    assert quick(tmp_path, data={"workers": 5}).base_folder == quick(tmp_path).base_folder
+    assert quick(tmp_path, data={"split_seed": 5}).base_folder != quick(tmp_path).base_folder
+
+
 def test_a_base_training_that_was_stopped_goes_on(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         quick(tmp_path).base(Count(stop_at=(1, 4)))

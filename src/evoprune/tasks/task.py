@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,8 +24,9 @@ from evoprune.pruning.surgery import Surgeon
 from evoprune.tasks.batches import Batches, Split
 from evoprune.tasks.building import build, with_weights
 from evoprune.tasks.cutting import counts, kept_by, surgeon_of
-from evoprune.tasks.datasets import Data, load_data, named_shape, stratified
+from evoprune.tasks.datasets import Data, DataConfig, load_data, named_shape, stratified
 from evoprune.tasks.importances import IMPORTANCES, check_method, importance_scores_of
+from evoprune.tasks.recipes import Recipe
 from evoprune.tasks.results import Kept, On, Result, channels_key
 from evoprune.tasks.settings import Settings, changed, settings
 from evoprune.tasks.store import read_json, read_tensors, read_weights, write_json, write_tensors
@@ -131,7 +133,10 @@ class Task:
         if "base" not in self._made:
             network = self._base_network(watcher).eval()
             seen = self.settings.weights is not None and not self.settings.weights_held_out
-            self._made["base"] = Base(network, None if seen else self.judge(network, "validation"))
+            judged = None if seen else self.judge(network, "validation")
+            if judged is not None and self.settings.weights is None:
+                _check_judged(judged, self.settings.base)
+            self._made["base"] = Base(network, judged)
         base: Base = self._made["base"]
         return base
 
@@ -177,7 +182,7 @@ class Task:
         parts = {
             "network": chosen.network,
             "options": dict(chosen.options),
-            "data": chosen.data,
+            "data": replace(chosen.data, workers=DataConfig.workers),  # no result depends on them
             "base": chosen.base,
             "seed": chosen.base_seed,
         }
@@ -320,6 +325,7 @@ class Task:
                 network, self.data.train, recipe, seed=seed, folder=self._place(kept, seed), watcher=watcher
             )
             after = self.judge(network, on)
+            _check_judged(after, recipe)
         macs_base, parameters_base = self.surgeon.costs.totals({})
         macs, parameters = self.surgeon.costs.totals({site: len(c) for site, c in kept.channels.items()})
         result = Result(
@@ -374,6 +380,15 @@ class Task:
             f"{cut.selection} {sorted(cut.flatten_features)} {sorted(cut.ignore)}",
         ]
         return self.folder / "evaluations" / hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _check_judged(judged: Accuracy, recipe: Recipe) -> None:
+    """The last steps of a training may diverge as well, which none of its own losses tells."""
+    if not math.isfinite(judged.loss):
+        raise TrainingError(
+            f"after {recipe.epochs} epochs with a learning rate of up to {recipe.rate:g} the network gives "
+            "outputs that are not finite; a smaller rate, or warmup, usually helps"
+        )
 
 
 def named(name: str, *, folder: str | Path | None = None, device: str = "cpu", **changes: Any) -> Task:
