@@ -331,7 +331,7 @@ def gaussian(x: Tensor, y: Tensor) -> Tensor:
     of_a, of_b = a.square().sum(-1, keepdim=True), b.square().sum(-1, keepdim=True)
     if not float(of_a.amax()) + float(of_b.amax()) < NEAR:
         return torch.exp(-_distances(x, y).square() / 2)
-    squared = of_a + of_b.transpose(-1, -2) - 2 * (a @ b.transpose(-1, -2))
+    squared = (a @ b.transpose(-1, -2)).mul_(-2).add_(of_a).add_(of_b.transpose(-1, -2))
     return squared.clamp_(min=0).mul_(-0.5).exp_()
 
 
