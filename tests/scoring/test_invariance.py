@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from evoprune.errors import ScoringError
 from evoprune.expression.library import functions
 from evoprune.expression.text import parse
 from evoprune.scoring.invariance import invariances, spearman
@@ -61,3 +62,27 @@ def test_spearman_is_scipys() -> None:
         assert spearman(a, b) == pytest.approx(spearmanr(a, b).statistic, abs=1e-12)
         assert spearman(a, 3 * a) == pytest.approx(1)
     assert np.isnan(spearman(np.ones(4), np.arange(4.0)))
+
+
+def test_a_ridge_that_hardly_matters_shows_in_the_difference() -> None:
+    found = {each.change: each for each in invariances(parse("div(var_g(F-), ridge(var_g(F+)))"))}
+    scaled = found["maps times 3"]
+    assert scaled.verdict in ("ranked", "changed") and 1e-7 < scaled.difference < 0.05
+    assert "of their spread" in str(scaled)
+    assert found["maps plus 0.7"].difference < 1e-7
+
+
+def test_what_scores_all_channels_alike_has_no_rank_correlation() -> None:
+    found = {each.change: each for each in invariances(parse("prod_g(F)"))}  # 0 behind a ReLU
+    for change in ("maps times 3", "maps plus 0.7"):
+        assert np.isnan(found[change].correlation) and "score alike" in str(found[change])
+    assert found["maps times 3"].verdict == "same" and found["maps plus 0.7"].verdict == "changed"
+
+
+def test_scores_that_overflow() -> None:
+    with pytest.raises(ScoringError, match="not finite"):
+        invariances(parse("prod_g(ridge(F, 100.0))"))
+    found = {each.change: each for each in invariances(parse("prod_g(ridge(F, 2.0))"))}
+    assert found["maps times 3"].verdict == found["maps plus 0.7"].verdict == "not finite"
+    assert str(found["maps times 3"]) == "scores that are not finite"
+    assert found["images in another order"].verdict == "same"

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from evoprune.commands._parsing import Flag, plain, print_json
-from evoprune.errors import ConfigError
+from evoprune.errors import ConfigError, ScoringError
 
 if TYPE_CHECKING:
     from evoprune.expression.library import Function
+    from evoprune.expression.tree import Expr
+    from evoprune.scoring.invariance import Invariance
     from evoprune.scoring.known import Scored
 
 
@@ -46,9 +48,8 @@ def main(
     if task and statistics is not None:
         raise ConfigError("give --task or --statistics, not both")
     found = resolve(function)
-    if found.expr is None:
-        raise ConfigError(f"{found.name!r} draws its scores: there is no expression to explain")
-    check_scalar(found.expr)
+    if found.expr is not None:
+        check_scalar(found.expr)
     correlated, where = None, ""
     if task:
         scores, where = _on_task(found, task, folder)
@@ -60,12 +61,9 @@ def main(
         print_json(_facts(found, correlated))
         return
     print(card(function))
-    print()
-    print(reading(found))
-    print()
-    print(behaviour(found))
-    print()
-    print(simplified(found))
+    for part in (reading, behaviour, simplified):
+        if told := part(found):
+            print(f"\n{told}")
     print()
     if correlated is None:
         print("rank correlation with SOAP: give --task TASK, or --statistics FOLDER")
@@ -77,18 +75,18 @@ def _facts(function: Function, correlated: Mapping[str, Correlation | str] | Non
     """All that is told, as plain values."""
     from evoprune.commands.functions import describe
     from evoprune.expression.simplify import simplify
-    from evoprune.scoring.invariance import invariances
     from evoprune.scoring.plan import plan
 
-    assert function.expr is not None
-    planned = plan(function)
-    facts = describe(function.text) | {
-        "name": function.name,
-        "reads": [str(need) for need in planned.needs],
-        "sampled": planned.sampled[0][1] if planned.sampled else None,
-        "invariances": [asdict(each) for each in invariances(function.expr)],
-        "simplified": str(simplify(function.expr)),
-    }
+    facts = describe(function.name)
+    if function.expr is not None:
+        planned = plan(function)
+        tried = _tried(function.expr)
+        facts |= {
+            "reads": [str(need) for need in planned.needs],
+            "sampled": planned.sampled[0][1] if planned.sampled else None,
+            "invariances": {"reason": tried} if isinstance(tried, str) else [asdict(each) for each in tried],
+            "simplified": str(simplify(function.expr)),
+        }
     if correlated is not None:
         facts["correlations"] = {
             name: {"reason": each} if isinstance(each, str) else asdict(each)
@@ -101,6 +99,8 @@ def reading(function: Function) -> str:
     """Which statistics the pass over the images gathers for it."""
     from evoprune.scoring.plan import plan
 
+    if function.expr is None:
+        return "reads: nothing, its scores are drawn from a seed and the name of the site"
     planned = plan(function)
     if planned.sampled:
         return f"reads: single images, of a sample: {planned.sampled[0][1]}"
@@ -113,21 +113,33 @@ def reading(function: Function) -> str:
 
 
 def behaviour(function: Function) -> str:
-    """What happens to the scores where the data changes."""
-    from evoprune.scoring.invariance import invariances
-
-    assert function.expr is not None
-    found = invariances(function.expr)
+    """What happens to the scores where the data changes; nothing to tell of a draw."""
+    if function.expr is None:
+        return ""
+    found = _tried(function.expr)
+    if isinstance(found, str):
+        return f"invariances, not tried: {found}"
     width = max(len(each.change) for each in found)
     lines = ["invariances, tried on seeded random maps:"]
     return "\n".join([*lines, *(f"  {each.change:<{width}}  {each}" for each in found)])
 
 
+def _tried(expr: Expr) -> tuple[Invariance, ...] | str:
+    """The invariances, or why they cannot be tried: there are functions whose scores overflow there."""
+    from evoprune.scoring.invariance import invariances
+
+    try:
+        return invariances(expr)
+    except ScoringError as error:
+        return str(error)
+
+
 def simplified(function: Function) -> str:
-    """A smaller text with the same scores, where there is one."""
+    """A smaller text with the same scores, where there is one; nothing to tell of a draw."""
     from evoprune.expression.simplify import simplify
 
-    assert function.expr is not None
+    if function.expr is None:
+        return ""
     smaller = simplify(function.expr)
     if smaller == function.expr:
         return "simplified: it is as small as exact rewriting makes it"

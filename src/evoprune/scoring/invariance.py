@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evoprune.errors import ScoringError
 from evoprune.expression.tree import Expr
 from evoprune.scoring.arrays import score_arrays
 
@@ -17,6 +18,9 @@ Given = dict[str, Any]
 
 SAME = 1e-7
 """The largest difference, relative to the spread of the scores, that is put down to rounding."""
+
+CLOSE = 0.05
+"""Differences below this share of the spread are told: a ridge that hardly matters shows in them."""
 
 FACTOR, SHIFT = 3.0, 0.7
 IMAGES, CHANNELS, SIDE, CLASSES = 60, 24, 3, 4
@@ -27,21 +31,28 @@ class Invariance:
     """What a change does to the scores.
 
     verdict: `same`; `scaled`, all multiplied by `factor` ** `power`; `ranked`, other scores in the same
-    order; `changed`. correlation: Spearman's, of the scores before and after.
+    order; `changed`, another order; `not finite`. difference: the largest, as a share of the spread of the
+    scores before. correlation: Spearman's, of the scores before and after; NaN where either are all equal.
     """
 
     change: str
     verdict: str
+    difference: float
     correlation: float
     factor: float = 1.0
     power: float = 0.0
 
     def __str__(self) -> str:
+        if self.verdict == "not finite":
+            return "scores that are not finite"
+        alike = " (all channels score alike)" if np.isnan(self.correlation) else ""
+        close = f" by up to {self.difference:.1g} of their spread" if self.difference < CLOSE else ""
+        ranked = alike or f" (rank correlation {self.correlation:+.3f})"
         told = {
-            "same": "the same scores",
-            "scaled": f"scores times {self.factor:g}^{self.power:g}, the same order",
-            "ranked": "other scores, the same order",
-            "changed": f"another order (rank correlation {self.correlation:+.3f})",
+            "same": f"the same scores{alike}",
+            "scaled": f"scores times {self.factor:g}^{self.power:g}, the same order{alike}",
+            "ranked": f"other scores{close}, the same order{alike}",
+            "changed": f"other scores{close}, another order{ranked}",
         }
         return told[self.verdict]
 
@@ -65,7 +76,10 @@ def spearman(a: Floats, b: Floats) -> float:
 
 
 def invariances(expr: Expr, *, seed: int = 0) -> tuple[Invariance, ...]:
-    """Every change that concerns what the function reads, tried on seeded random maps and parameters."""
+    """Every change that concerns what the function reads, tried on seeded random maps and parameters.
+
+    A function whose scores are not finite there is refused with a `ScoringError`.
+    """
     given = _drawn(seed)
     before = score_arrays(expr, dtype="float64", **given)
     rng = np.random.default_rng([seed, 1])
@@ -73,22 +87,28 @@ def invariances(expr: Expr, *, seed: int = 0) -> tuple[Invariance, ...]:
     for change, (reads, changed, factor) in _CHANGES.items():
         if expr.operands & reads:
             altered, order = changed(given, rng)
-            after = score_arrays(expr, dtype="float64", **altered)
+            try:
+                after = score_arrays(expr, dtype="float64", **altered)
+            except ScoringError:
+                nan = float("nan")
+                found.append(Invariance(change, "not finite", nan, nan))
+                continue
             found.append(_judged(change, before if order is None else before[order], after, factor))
     return tuple(found)
 
 
 def _judged(change: str, before: Floats, after: Floats, factor: float) -> Invariance:
     spread = max(float(np.ptp(before)), 1e-3 * float(np.abs(before).max()), 1e-300)
+    difference = float(np.abs(after - before).max()) / spread
     correlation = spearman(before, after)
-    if float(np.abs(after - before).max()) <= SAME * spread:
-        return Invariance(change, "same", 1.0)
+    if difference <= SAME:
+        return Invariance(change, "same", difference, correlation)
     if factor != 1.0:
         power = _power(before, after, factor)
         if power is not None:
-            return Invariance(change, "scaled", 1.0, factor, power)
+            return Invariance(change, "scaled", difference, correlation, factor, power)
     same_order = np.array_equal(np.argsort(before, kind="stable"), np.argsort(after, kind="stable"))
-    return Invariance(change, "ranked" if same_order else "changed", correlation)
+    return Invariance(change, "ranked" if same_order else "changed", difference, correlation)
 
 
 def _power(before: Floats, after: Floats, factor: float) -> float | None:
