@@ -122,8 +122,28 @@ def test_correlations_on_a_task(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert len(rows) == 9
 
 
+@pytest.mark.parametrize("name", evoprune.functions)
+def test_everything_in_the_library_can_be_explained(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    function = evoprune.functions[name]
+    told = run(capsys, "explain", name)
+    facts = json.loads(run(capsys, "explain", name, "--json"))
+    assert name in told and function.rewards in told and function.text in told
+    assert facts["rewards"] == function.rewards and facts["group"] == function.group
+    if function.expr is None:
+        assert "drawn from a seed" in told and "invariances" not in facts
+    else:
+        assert "invariances, tried" in told and "simplified:" in told
+        assert {each["verdict"] for each in facts["invariances"]} <= {"same", "scaled", "ranked", "changed"}
+
+
+def test_explaining_a_function_that_overflows(capsys: pytest.CaptureFixture[str]) -> None:
+    told = run(capsys, "explain", "prod_g(ridge(F, 100.0))")
+    assert "invariances, not tried: " in told and "not finite" in told and "simplified:" in told
+    facts = json.loads(run(capsys, "explain", "prod_g(ridge(F, 100.0))", "--json"))
+    assert "not finite" in facts["invariances"]["reason"]
+
+
 def test_explaining_what_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "draws its scores" in refused(capsys, "explain", "random")
     assert "a score is a scalar" in refused(capsys, "explain", "mean_s(F)")
     assert "not both" in refused(capsys, "explain", "l1", "--task", "digits", "--statistics", "x")
     assert "did you mean xi_star" in refused(capsys, "explain", "xi_sta")
@@ -148,6 +168,14 @@ def test_selecting_what_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
     assert "come from no layer" in refused(capsys, "select", "digits", "--functions", "l1")
     assert "whole number from 1 to 64" in refused(capsys, "select", "digits", "--keep", "65")
     assert "whole number from 1 to 64" in refused(capsys, "select", "digits", "--keep", "0")
+    Path("file").touch()
+    refused(capsys, "select", "digits", "--output", "file", code=FAILED)
+    assert "xi_star" not in capsys.readouterr().out, "refused before anything is scored"
+
+
+def test_a_function_that_scores_all_pixels_alike_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    told = run(capsys, "select", "digits", "--functions", "count_g(F)", "fdr", "--images", "100")
+    assert [("all alike" in line) for line in told.splitlines() if "mean value" in line] == [True, False]
 
 
 ITEMS = "function,seed,kept,on,accuracy,accuracy_base,macs,macs_base\n"
@@ -180,6 +208,25 @@ def test_accuracy_against_flops(capsys: pytest.CaptureFixture[str]) -> None:
     comparison("c", 400, {"l1": [0.6]}, base=0.8)
     assert "one network on one split" in refused(capsys, "plot", "a", "c", code=FAILED)
     assert "cannot be read" in refused(capsys, "plot", "nowhere", code=FAILED)
+
+
+@pytest.mark.parametrize(
+    "row", ["l1,0,x,test,half,0.9,10,100", "l1,0,x,test,0.5,0.9,10,0", "l1,0", "l1,0,x,test,nan,0.9,1,10"]
+)
+def test_comparisons_that_compare_did_not_write(capsys: pytest.CaptureFixture[str], row: str) -> None:
+    Path("bad").mkdir()
+    (Path("bad") / "items.csv").write_text(f"{ITEMS}l1,0,x,test,0.5,0.9,10,100\n{row}\n")
+    assert "line 3 is not as evoprune compare writes it" in refused(capsys, "plot", "bad", code=FAILED)
+
+
+def test_bars_at_a_single_cost_stand_beside_each_other(tmp_path: Path) -> None:
+    from evoprune.report.comparing import curves, figure
+
+    comparison("a", 700, {"l1": [0.8, 0.82], "l2": [0.8, 0.82], "xi_star": [0.85, 0.85]})
+    (axes,) = figure(curves([Path("a")])).axes
+    places = [container.lines[0].get_xdata()[0] for container in axes.containers]
+    assert len({round(float(place), 6) for place in places}) == 3
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["70.0"]
 
 
 @pytest.mark.real

@@ -91,6 +91,7 @@ def test_equal_features_keep_the_lower_index() -> None:
     twins = np.repeat(UNIT[:, [20]], 5, axis=1)
     selector = FunctionSelector("fdr", n_features_to_select=2).fit(twins, Y)
     assert selector.get_support(indices=True).tolist() == [0, 1]
+    assert selector.support_.tolist() == [True, True, False, False, False]
 
 
 @pytest.mark.parametrize(

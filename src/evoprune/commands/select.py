@@ -62,7 +62,9 @@ def main(
     chosen = list({found.name: found for found in map(resolve, functions)}.values())
     for function in chosen:
         check_reads_features(function)
+    folder = output if output is not None else Path(f"select-{Path(data).resolve().name}")
     pixels, labels = _pixels(data, images)
+    folder.mkdir(parents=True, exist_ok=True)  # before anything is scored: it may be refused
     rows, height, width = pixels.shape
     count = _count(keep, height * width)
     features = pixels.reshape(rows, -1)
@@ -76,9 +78,9 @@ def main(
         kept[function.name] = mask.reshape(height, width)
         scores[function.name] = scored.scores
         mean = features[:, mask].mean()
-        print(f"  {function.name}: mean value of what stays {mean:.3f}, scored {_how(scored.mode, sample)}")
-    folder = output if output is not None else Path(f"select-{Path(data).name}")
-    folder.mkdir(parents=True, exist_ok=True)
+        alike = "" if np.ptp(scored.scores) else ", all alike: the first pixels stay"
+        how = _how(scored.mode, sample)
+        print(f"  {function.name}: mean value of what stays {mean:.3f}, scored {how}{alike}")
     figure = selection(pixels.mean(0, dtype=np.float64), kept)
     paths = [*save(figure, folder / "selection"), folder / "selection.csv"]
     write(paths[-1], _csv(chosen, scores, kept, width), sync=False)

@@ -45,6 +45,8 @@ class FunctionSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]  # s
     ----------
     scores_ : ndarray of shape (n_features_in_,)
         A higher score is a more important feature; of equals the first is kept.
+    support_ : ndarray of bool, of shape (n_features_in_,)
+        Which features are kept.
     mode_ : str
         `streamed` over all rows, on a `sample` of them, or `drawn`.
     n_features_in_, feature_names_in_
@@ -95,8 +97,8 @@ class FunctionSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]  # s
         scored = score_features(function, features, classes, sample=int(sample), seed=int(seed))
         self.scores_ = scored.scores
         self.mode_ = scored.mode
-        self._support: NDArray[np.bool_] = np.zeros(features.shape[1], dtype=np.bool_)
-        self._support[np.argsort(-scored.scores, kind="stable")[:wanted]] = True
+        self.support_: NDArray[np.bool_] = np.zeros(features.shape[1], dtype=np.bool_)
+        self.support_[np.argsort(-scored.scores, kind="stable")[:wanted]] = True
         return self
 
     def _wanted(self, features: int) -> int:
@@ -115,7 +117,7 @@ class FunctionSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     def _get_support_mask(self) -> NDArray[np.bool_]:
         check_is_fitted(self)
-        return self._support
+        return self.support_
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -21,7 +21,7 @@ def selection(mean: NDArray[np.float64], kept: Mapping[str, NDArray[np.bool_]]) 
     count = 1 + len(kept)
     columns = min(count, COLUMNS)
     rows = -(-count // columns)
-    figure, first = plane(2.1 * columns, 2.35 * rows)
+    figure, first = plane(2.1 * columns, 2.35 * rows + 0.2)
     first.remove()
     from matplotlib import rc_context
     from matplotlib.colors import ListedColormap
@@ -42,4 +42,5 @@ def selection(mean: NDArray[np.float64], kept: Mapping[str, NDArray[np.bool_]]) 
             for spine in panel.spines.values():
                 spine.set_visible(False)
             panel.set_visible(number < count)
+        figure.supxlabel("red: kept, blue: dropped", fontsize=8)
     return figure
