@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,8 @@ def test_a_telephone(opened: Callable[..., Chrome], browser: Chrome, plain: RunV
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
         rows = "return Math.max(...[...document.querySelectorAll('tr')].map((row) => row.offsetHeight))"
         assert browser.execute_script(rows) < 250
+        cell = browser.find_element(By.CSS_SELECTOR, "#functions tbody tr code")
+        assert cell.location["x"] + 100 < 390, "formulas are seen without scrolling"
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
@@ -244,6 +247,29 @@ def test_markup_in_a_run_is_not_run(opened: Callable[..., Chrome], runs: Path, t
     assert "window.broken=2" in browser.find_element(By.TAG_NAME, "h1").text
     assert not browser.find_elements(By.CSS_SELECTOR, "img")
     assert errors(browser) == []
+
+
+def test_markup_in_names_is_not_markup_to_plotly(
+    opened: Callable[..., Chrome], plain: RunView, runs: Path
+) -> None:
+    name = "<b>bold</b> x<sub>2</sub> &amp; %{x}"
+    browser = opened(replace(plain, name=name), view(RunFolder(runs / "random")))
+    legend = [each.text for each in browser.find_elements(By.CSS_SELECTOR, "#chart-progress .legendtext")]
+    assert f"{name}: best so far" in legend
+    assert not browser.find_elements(By.CSS_SELECTOR, "#chart-progress .legendtext tspan[style*=bold]")
+    assert name in hover(browser, seen(browser))
+    assert errors(browser) == []
+
+
+def test_what_hovering_over_ancestors_tells(opened: Callable[..., Chrome], plain: RunView) -> None:
+    browser = opened(plain)
+    chart = browser.find_element(By.ID, "chart-ancestry-0")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
+    until(lambda: chart.get_attribute("data-drawn"))
+    told = hover(browser, chart.find_elements(By.CSS_SELECTOR, ".point")[-1])
+    assert "fitness" in told and "%" in told
+    best = plain.ledger.best()
+    assert best is not None and str(best.individual.origin.split()[0]) in told
 
 
 def test_a_run_without_anyone_judged_opens_too(

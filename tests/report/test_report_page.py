@@ -157,6 +157,24 @@ def test_the_ten_runs_of_an_ablation(plain: RunView) -> None:
     text = parsed(page(many, ablation=True)).text
     assert "run 0, run 1, run 2 and 7 other runs" in text
     assert text.count("functions judged") == 1, "a row for each, not tiles"
+    assert sum(dict(a).get("class") == "whole" for t, a in parsed(page(many)).tags if t == "details") == 10
+    few = [replace(plain, name=name) for name in ("one", "two")]
+    assert '<details class="whole">' not in page(few)
+
+
+def test_runs_that_are_not_judged_are_told_of_beside_the_ablation(plain: RunView) -> None:
+    ledger = replace(plain.ledger, scores={k: v for k, v in plain.ledger.scores.items() if k[0] != "j"})
+    text = parsed(page([plain, replace(plain, name="early", ledger=ledger)], ablation=True)).text
+    assert "Not there, as they are not judged on j: early." in text
+
+
+def test_names_that_no_font_has_and_that_legends_leave_out(
+    plain: RunView, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    report([replace(plain, name="_under"), replace(plain, name="party \N{PARTY POPPER}")], tmp_path)
+    assert not [each for each in recwarn if "Glyph" in str(each.message)]
+    svg = (tmp_path / "figures" / "progress.svg").read_text()
+    assert "_under" in svg
 
 
 def test_a_place_that_cannot_be_written_to(plain: RunView, tmp_path: Path) -> None:
@@ -190,6 +208,15 @@ def test_mathml_sets_the_parentheses_of_the_latex() -> None:
     ):
         expr = parse(text)
         assert mathml(expr).count(">(<") == len(re.findall(r"\\left\(|[a-z]}_[gs]\(", expr.latex())), text
+
+
+def test_numbers_and_signs_in_mathml_are_those_of_the_latex() -> None:
+    assert "<mn>10</mn><mn>−4</mn>" in mathml(parse("ridge(mean_g(F))"))
+    assert "<mn>1.5</mn><mo>⋅</mo>" in mathml(parse("ridge(mean_g(F), 1.5e-07)"))
+    assert "<mn>0.05</mn>" in mathml(parse("ridge(mean_g(F), 0.05)"))
+    assert "𝐈" in mathml(parse("sum_g(ridge(matmul(tran(W), W)))"))
+    # A sign above a letter and a power beside it would read as one exponent.
+    assert mathml(parse("sq(F+)")).count(">(<") == 1 and mathml(parse("sq(F)")).count(">(<") == 0
 
 
 def test_the_library_in_mathml() -> None:

@@ -15,7 +15,7 @@ from evoprune.errors import RunError
 from evoprune.evolution.settings import Fitness
 from evoprune.evolution.starting import resume
 from evoprune.expression.library import SOAP
-from evoprune.report import charts, summaries
+from evoprune.report import charts, reading, summaries
 from evoprune.report.reading import RunView, view, views
 from evoprune.runs.folder import Lock, RunFolder
 from evoprune.runs.journal import Record
@@ -29,9 +29,7 @@ def test_the_progress_is_that_of_the_journal(plain: RunView) -> None:
     found = summaries.progress(plain)
     high = 0.0
     assert found.generations == tuple(range(5))
-    for generation, best, top, median in zip(
-        found.generations, found.best, found.top, found.median, strict=True
-    ):
+    for generation, best, top in zip(found.generations, found.best, found.top, strict=True):
         fitness = sorted(
             (r["fitness"] for r in records_of(plain, "fitness") if r["generation"] == generation),
             reverse=True,
@@ -39,7 +37,6 @@ def test_the_progress_is_that_of_the_journal(plain: RunView) -> None:
         high = max(high, fitness[0])
         assert best == high
         assert top == fitness[2]  # three of twelve are a quarter
-        assert fitness[5] >= median >= fitness[6]
     assert found.best[-1] == plain.ledger.generations[-1]["best"]
 
 
@@ -70,6 +67,38 @@ def test_failed_functions_are_not_the_fittest_of_their_size(runs: Path) -> None:
     assert not any(each.error for each in summaries.of_sizes(failing))
     (hall,) = [chart for chart in charts.by_size(failing)["traces"] if chart["role"] == "dot"]
     assert min(hall["y"]) > 0
+
+
+def test_failed_evaluations_do_not_flatten_the_others(runs: Path, plain: RunView) -> None:
+    failing = view(RunFolder(runs / "failing"))
+    fitness = [each.fitness for each in failing.judged if not each.error]
+    found = summaries.window([plain, failing])
+    assert found is not None and summaries.window([plain]) is None
+    low, high = found
+    assert 0 < low < min(fitness) and max(fitness) < high
+    assert charts.progress([failing])["layout"]["yaxis"]["range"][0] > 0
+
+
+def test_failed_rivals_are_told_of(runs: Path) -> None:
+    failing = view(RunFolder(runs / "failing"))
+    found = summaries.soap_table(failing)
+    assert found is not None
+    assert found.csv() == (failing.path / "comparison.csv").read_text()
+    failed = [row for row in found.rows if not row.accuracies]
+    assert failed and all(row.fitness == 0 for row in failed)
+
+
+def test_ancestors_are_told_apart_by_their_origin(plain: RunView, tangled: RunView) -> None:
+    best = plain.ledger.best()
+    assert best is not None
+    _, *traces = charts.ancestry(plain, best.individual.place)["traces"]
+    members = summaries.ancestry(plain, best.individual.place).members
+    assert {trace["name"] for trace in traces} == {summaries.origin(one) for one in members}
+    assert sum(len(trace["x"]) for trace in traces) == len(members)
+    written = {text for trace in traces for text in trace["text"]}
+    assert f"{100 * best.fitness:.1f}" in written and all("text" in trace["mode"] for trace in traces)
+    _, *traces = charts.ancestry(tangled, tangled.judged[-1].individual.place)["traces"]
+    assert all(trace["mode"] == "markers" for trace in traces), "labels would hide each other"
 
 
 def test_one_generation_is_seen(runs: Path, plain: RunView) -> None:
@@ -164,6 +193,31 @@ def test_states(runs: Path) -> None:
         lock.release()
     with pytest.raises(RunError, match="named twice"):
         views(runs, ["plain", str(runs / "plain")])
+
+
+def test_a_run_named_by_where_one_is(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs / "plain")
+    (found,) = views(Path("runs"), ["."])
+    assert found.name == "plain"
+
+
+def test_a_run_that_ends_while_it_is_read_was_not_stopped(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(runs / "plain", tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    whole = folder.journal.read_bytes()
+    folder.journal.write_bytes(whole[: len(whole) // 2])
+    lock = Lock(folder)
+    real = reading.read
+
+    def ends_now(journal: Path) -> object:
+        found = real(journal)
+        lock.release()
+        return found
+
+    monkeypatch.setattr(reading, "read", ends_now)
+    assert view(folder).state == "running"
 
 
 def test_a_resumed_run_is_told_of_as_one_never_stopped(runs: Path, tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def to_latex(expr: Expr) -> str:
         else:
             rho = ""
             if item.rho is not None:
-                rho = _latex_number(item.rho) + (r"\,\mathbf{I}" if shapes[item.args[0]].is_square else "")
+                rho = latex_number(item.rho) + (r"\,\mathbf{I}" if shapes[item.args[0]].is_square else "")
             stack.extend(reversed(_latex_parts(item, rho)))
     return "".join(pieces)
 
@@ -331,7 +331,8 @@ def _unknown(name: str) -> str:
     )
 
 
-def _latex_number(value: float) -> str:
+def latex_number(value: float) -> str:
+    """A number as it stands in a formula."""
     mantissa, _, exponent = f"{value!r}".partition("e")
     if not exponent and 1e-3 <= value < 1e5:
         return f"{value:g}" if float(f"{value:g}") == value else mantissa

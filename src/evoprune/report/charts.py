@@ -1,11 +1,16 @@
-"""Summaries → the traces and layouts that plotly draws, as plain dicts; colours by name of a role."""
+"""Summaries → the traces and layouts that plotly draws, as plain dicts; colours by name of a role.
+
+A trace's `name` and `texts` (what its dots tell) and the titles are text; the page escapes them, as plotly
+would take markup in them for markup.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from evoprune.evolution.ledger import Place
+from evoprune.evolution.ledger import Individual, Judged, Place
 from evoprune.report import summaries
 from evoprune.report.reading import RunView
 
@@ -13,6 +18,9 @@ Chart = dict[str, Any]
 
 NAMED_CURVES = 3
 """Of more runs than these the legend has each run once, and not each of its curves."""
+
+LABELLED = 40
+"""Of more ancestors than these the fitness is not written beside the dots: labels would hide each other."""
 
 
 def points(runs: Sequence[RunView]) -> dict[str, Any]:
@@ -80,11 +88,8 @@ def progress(runs: Sequence[RunView]) -> Chart:
     last = max((each.individual.generation for run in runs for each in run.judged), default=0)
     chart["layout"]["xaxis"]["range"] = [-0.5, last + 0.5]
     chart["layout"]["yaxis"]["rangemode"] = "nonnegative"
-    valid = [100 * each.fitness for run in runs for each in run.judged if not each.error]
-    if valid and any(each.error for run in runs for each in run.judged):
-        # Failed evaluations lie at 0, below the window at first, or all others would be a line.
-        margin = max(1.0, 0.05 * (max(valid) - min(valid)))
-        chart["layout"]["yaxis"]["range"] = [min(valid) - margin, max(valid) + margin]
+    if window := summaries.window(runs):
+        chart["layout"]["yaxis"]["range"] = _percent(window)
     return chart
 
 
@@ -98,7 +103,7 @@ def by_size(run: RunView) -> Chart:
         "name": "fittest of its size",
         "x": [each.individual.expr.size for each in hall],
         "y": _percent([each.fitness for each in hall]),
-        "texts": [str(each.individual.expr) for each in hall],
+        "texts": [_told(each) for each in hall],
         "marker": {"size": 7},
         "role": "dot",
     }
@@ -108,7 +113,7 @@ def by_size(run: RunView) -> Chart:
         "name": "no smaller one is as fit",
         "x": [each.individual.expr.size for each in found],
         "y": _percent([each.fitness for each in found]),
-        "texts": [str(each.individual.expr) for each in found],
+        "texts": [_told(each) for each in found],
         "line": {"shape": "hv", "width": 2},
         "marker": {"size": 9},
         "role": "best",
@@ -133,23 +138,35 @@ def ancestry(run: RunView, place: Place) -> Chart:
     for parent, child in found.edges:
         lines["x"] += [parent[0], child[0], None]
         lines["y"] += [heights[parent], heights[child], None]
-    judged = run.ledger.judged
-    dots = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [one.generation for one in found.members],
-        "y": [heights[one.place] for one in found.members],
-        "texts": [
-            f"{one.expr}\n{one.origin}, generation {one.generation}, number {one.index}"
-            + (f", fitness {100 * judged[one.place].fitness:.2f} %" if one.place in judged else "")
-            for one in found.members
-        ],
-        "marker": {"size": 11},
-        "role": "best",
-        "showlegend": False,
-    }
-    chart = _chart("ancestry", [lines, dots], x="generation", y="")
-    chart["layout"]["yaxis"] |= {"visible": False}
+    traces = [lines]
+    origins: dict[str, list[Individual]] = {}
+    for one in found.members:
+        origins.setdefault(summaries.origin(one), []).append(one)
+    for name, members in origins.items():
+        judged = [run.ledger.judged.get(one.place) for one in members]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers+text" if len(found.members) <= LABELLED else "markers",
+                "name": name,
+                "x": [one.generation for one in members],
+                "y": [heights[one.place] for one in members],
+                "text": ["" if each is None else f"{100 * each.fitness:.1f}" for each in judged],
+                "textposition": "top center",
+                "texts": [
+                    f"{one.expr}\n{one.generation}.{one.index}, {one.origin}"
+                    + ("" if each is None else f"\nfitness {100 * each.fitness:.2f} %")
+                    for one, each in zip(members, judged, strict=True)
+                ],
+                "marker": {"size": 11},
+                "role": name,
+            }
+        )
+    chart = _chart("ancestry", traces, x="generation", y="")
+    generations = Counter(one.generation for one in found.members)
+    chart["layout"]["yaxis"] |= {"visible": False, "range": _around(heights.values())}
+    chart["layout"]["xaxis"]["range"] = _around(generations)
+    chart["height"] = min(460, 150 + 34 * max(generations.values()))
     return chart
 
 
@@ -238,12 +255,17 @@ def ablation(runs: Sequence[RunView]) -> Chart:
     """The judge's verdict on the best of each scheme, over α."""
     judge, found = summaries.schemes(runs)
     traces = []
-    for role, scheme in (("best", "geometric"), ("top", "arithmetic")):
+    for role, scheme, dash, symbol in (
+        ("best", "geometric", "solid", "circle"),
+        ("third", "arithmetic", "dash", "square"),
+    ):
         chosen = [each for each in found if each.combine == scheme]
         if chosen:
             x = [each.alpha for each in chosen]
             line = _line(f"{scheme} mean", x, _percent([e.accuracy for e in chosen]), role)
-            traces.append(line | {"texts": [each.run for each in chosen]})
+            told = [f"{each.run}\n{100 * each.accuracy:.2f} % on {judge}" for each in chosen]
+            look: Chart = {"line": {"dash": dash}, "marker": {"size": 9, "symbol": symbol}}
+            traces.append(line | look | {"texts": told})
     return _chart("ablation", traces, x="α", y=f"accuracy on {judge} (%)")
 
 
@@ -257,7 +279,18 @@ def _chart(name: str, traces: list[Chart], *, x: str, y: str) -> Chart:
         "yaxis": {"title": {"text": y}},
         "hovermode": "closest",
     }
-    return {"name": name, "traces": traces, "layout": layout}
+    return {"name": name, "traces": traces, "layout": layout, "height": 460 if name == "progress" else 380}
+
+
+def _told(each: Judged) -> str:
+    one = each.individual
+    return f"{one.expr}\n{one.expr.size} nodes, fitness {100 * each.fitness:.2f} %"
+
+
+def _around(values: Iterable[float]) -> list[float]:
+    """A range in which the dots at both ends, and what is written above them, are seen whole."""
+    found = list(values)
+    return [min(found) - 0.5, max(found) + 0.7]
 
 
 def _percent(values: Sequence[float]) -> list[float]:

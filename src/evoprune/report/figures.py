@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,13 @@ STYLE = {
 }
 
 
+SAVED = {"same function": GREEN, "same channels": BLUE, "cut by index": GREY}
+"""The colours of the reasons for saving an evaluation, as on the page."""
+
+DOTTED = 3
+"""Of more runs than these the curves alone are drawn, and not each evaluation."""
+
+
 def plane(width: float = 5.6, height: float = 3.6) -> tuple[Figure, Axes]:
     """An empty figure with one pair of axes. No window system and no global state is touched."""
     try:
@@ -50,7 +58,8 @@ def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
     from matplotlib import rc_context
 
     png, svg = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
-    with rc_context(STYLE):  # type: ignore[arg-type]
+    with rc_context(STYLE), warnings.catch_warnings():  # type: ignore[arg-type]
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # of names that no font has, such as emoji
         figure.savefig(png, dpi=200)
         figure.savefig(svg, metadata={"Date": None})
     return png, svg
@@ -81,18 +90,18 @@ def progress(runs: Sequence[RunView]) -> Figure:
     alone = len(runs) == 1
     for number, run in enumerate(runs):
         found = summaries.progress(run)
-        if alone:
+        own = COLOURS[number % len(COLOURS)]
+        if len(runs) <= DOTTED:
             valid = [each for each in run.judged if not each.error]
             axes.plot(
-                [each.individual.generation for each in valid],
+                [each.individual.generation + 0.12 * (number - (len(runs) - 1) / 2) for each in valid],
                 [100 * each.fitness for each in valid],
                 ".",
-                color=GREY,
-                alpha=0.45,
+                color=GREY if alone else own,
+                alpha=0.45 if alone else 0.35,
                 markersize=4,
-                label="evaluations",
+                label="evaluations" if alone else None,
             )
-        own = COLOURS[number % len(COLOURS)]
         name = "best" if alone else plain(run.name if len(run.name) <= 40 else f"{run.name[:39]}…")
         mark = "." if len(found.generations) == 1 else None  # a line of one point is not seen
         for values, colour, style, label in (
@@ -106,6 +115,8 @@ def progress(runs: Sequence[RunView]) -> Figure:
             axes.plot([], [], style, color=GREY, label=label)
     last = max(each.individual.generation for run in runs for each in run.judged)
     axes.set(xlabel="generation", ylabel="fitness (%)", xlim=(-0.5, last + 0.5))
+    if window := summaries.window(runs):
+        axes.set_ylim(*(100 * edge for edge in window))
     _whole_numbers(axes)
     legend(figure, loc="outside upper center", ncols=3)
     return figure
@@ -166,8 +177,9 @@ def effort(run: RunView) -> Figure:
     found = summaries.effort(run)
     figure, axes = plane()
     bottom = [0] * len(found.generations)
-    parts = [("retrained", found.retrained), *((f"saved: {k}", v) for k, v in found.saved.items())]
-    for (label, counts), colour in zip(parts, (RED, GREEN, BLUE, GREY), strict=False):
+    parts = [("retrained", found.retrained, RED)]
+    parts += [(f"saved: {reason}", counts, SAVED[reason]) for reason, counts in found.saved.items()]
+    for label, counts, colour in parts:
         axes.bar(found.generations, counts, bottom=bottom, color=colour, label=label, width=0.75)
         bottom = [below + count for below, count in zip(bottom, counts, strict=True)]
     axes.set(xlabel="generation", ylabel="evaluations")
@@ -198,8 +210,8 @@ def legend(where: Axes | Figure, **place: Any) -> None:
 
 
 def plain(text: str) -> str:
-    """Text in which matplotlib sees no formula."""
-    return text.replace("$", r"\$")
+    """Text in which matplotlib sees no formula, and no label that a legend leaves out."""
+    return ("\u200b" if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 def _whole_numbers(axes: Axes) -> None:

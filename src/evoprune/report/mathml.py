@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from evoprune.expression.check import infer
 from evoprune.expression.shapes import Shape
+from evoprune.expression.text import latex_number
 from evoprune.expression.tree import Expr
-from evoprune.expression.vocabulary import ATOM, OPERANDS, OPERATORS
+from evoprune.expression.vocabulary import ATOM, OPERANDS, OPERATORS, POWER
 
 _SCRIPT = {"F": "ℱ", "W": "𝒲", "B": "ℬ"}
 _INFIX = {"add": "+", "sub": "−", "mul": "×", "matmul": "\u2062", "outprod": "⊗"}
@@ -24,7 +23,8 @@ def mathml(expr: Expr, *, block: bool = True) -> str:
 def _written(node: Expr, parts: list[tuple[str, int]], shapes: dict[Expr, Shape]) -> tuple[str, int]:
     """A node's markup and how tightly it binds, from those of its operands."""
     if node.name in OPERANDS:
-        return _operand(node.name), ATOM
+        # A sign above a letter and a power beside it would read as one exponent.
+        return _operand(node.name), POWER if node.name in ("F+", "F-") else ATOM
     operator = OPERATORS[node.name]
     inner = [
         _fenced("(", part, ")") if binds < needed else f"<mrow>{part}</mrow>"
@@ -51,9 +51,8 @@ def _applied(node: Expr, inner: list[str], shapes: dict[Expr, Shape]) -> str:
         case "tran":
             return f"<msup>{inner[0]}<mo>⊤</mo></msup>"
         case "ridge":
-            rho = f"<mn>{escape(_number(node.rho or 0.0))}</mn>"
-            unit = '<mi mathvariant="bold">I</mi>' if shapes[node.args[0]].is_square else ""
-            return f"{inner[0]}<mo>+</mo>{rho}{unit}"
+            unit = "<mi>𝐈</mi>" if shapes[node.args[0]].is_square else ""
+            return f"{inner[0]}<mo>+</mo>{_number(node.rho or 0.0)}{unit}"
         case "dot":
             return _fenced("⟨", f"{inner[0]}<mo>,</mo>{inner[1]}", "⟩")
     base, _, index = name.partition("_")
@@ -76,4 +75,10 @@ def _fenced(left: str, part: str, right: str) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:g}"
+    """As in the LaTeX: very small and large ones with a power of ten."""
+    mantissa, _, exponent = latex_number(value).partition("10^{")
+    if not exponent:
+        return f"<mn>{mantissa}</mn>"
+    power = f"<msup><mn>10</mn><mn>{exponent.rstrip('}').replace('-', '−')}</mn></msup>"
+    factor = mantissa.removesuffix(r" \cdot ")
+    return power if not factor else f"<mrow><mn>{factor}</mn><mo>⋅</mo>{power}</mrow>"

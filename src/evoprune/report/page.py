@@ -29,8 +29,11 @@ from evoprune.runs.journal import ENVIRONMENT, SETTINGS
 SHOWN_ERRORS = 20
 """How many different failures are listed."""
 
+FEW = 10
+"""How many ancestors are listed without being asked for."""
+
 NAMED = 3
-"""How many runs the title names; more than these are listed in a table, and not each with its tiles."""
+"""How many runs the title names; more than these are listed in a table, and each is folded up."""
 
 STATES = {"running": "still running", "ended": "ended", "stopped": "stopped before its end"}
 
@@ -44,7 +47,9 @@ def page(runs: Sequence[RunView], *, ablation: bool = False) -> str:
     sections = [_progress_section(runs)]
     if ablation:
         found.append(charts.ablation(runs))
-        sections.append(_section("How accuracies are combined", ABLATION + _place("ablation")))
+        sections.append(
+            _section("How accuracies are combined", ABLATION + _place("ablation") + _unjudged(runs))
+        )
     for number, run in enumerate(runs):
         best = run.ledger.best()
         if best is None:
@@ -59,7 +64,7 @@ def page(runs: Sequence[RunView], *, ablation: bool = False) -> str:
         ):
             found.append(chart | {"name": f"{chart['name']}-{number}"})
     for number, run in enumerate(runs):
-        sections.append(_run_section(run, number, alone=len(runs) == 1))
+        sections.append(_run_section(run, number, shown=len(runs)))
     data = {"points": charts.points(runs), "charts": found}
     parts = {
         "title": escape(title),
@@ -79,6 +84,14 @@ ABLATION = (
     '<p class="about">The best function of each scheme on the task that judges; α weights the first task. '
     "As in the paper's figure of the combination schemes.</p>"
 )
+
+
+def _unjudged(runs: Sequence[RunView]) -> str:
+    """The runs that are not in the figure of the combination schemes."""
+    judge, _ = summaries.schemes(runs)
+    missing = [run.name for run in runs if summaries.verdicts(run).get(judge) is None]
+    told = f"Not there, as they are not judged on {judge}: {', '.join(missing)}."
+    return f'<p class="about">{escape(told)}</p>' if missing else ""
 
 
 def embedded(data: Any) -> str:
@@ -167,21 +180,34 @@ def _progress_section(runs: Sequence[RunView]) -> str:
         "Progress",
         _place("progress", "fitness of every evaluation over generations") + controls + table + DETAIL,
         about="Each dot is an evaluation. Click one, or a row of the table, to see where it comes from."
-        + ("" if len(runs) == 1 else " Solid: the best so far; dotted: what the best quarter reaches."),
+        + ("" if len(runs) == 1 else " Solid: the best so far; dotted: what the best quarter reaches.")
+        + _out_of_sight(runs),
     )
+
+
+def _out_of_sight(runs: Sequence[RunView]) -> str:
+    """What the chart does not show at first."""
+    if summaries.window(runs) is None:
+        return ""
+    failed = sum(bool(each.error) for run in runs for each in run.judged)
+    return f" Below the edge, at 0 %: {_count(failed, 'failed evaluation')}; a double click shows all."
 
 
 DETAIL = '<aside id="detail" hidden></aside>'
 
 
-def _run_section(run: RunView, number: int, *, alone: bool) -> str:
-    """Everything about one run below the progress."""
-    heading = "" if alone else f'<h1 class="run-heading">{escape(run.name)}</h1>'
+def _run_section(run: RunView, number: int, *, shown: int) -> str:
+    """Everything about one run below the progress; of many runs, folded up."""
     best = run.ledger.best()
     parts = [] if best is None else _judged_sections(run, best, number)
     parts.append(_troubles(run))
     parts.append(_section("Configuration and environment", _environment(run)))
-    return heading + "".join(parts)
+    body = "".join(parts)
+    if shown == 1:
+        return body
+    if shown <= NAMED:
+        return f'<h1 class="run-heading">{escape(run.name)}</h1>{body}'
+    return f'<details class="whole"><summary>{escape(run.name)}</summary>{body}</details>'
 
 
 def _judged_sections(run: RunView, best: Judged, number: int) -> list[str]:
@@ -204,7 +230,7 @@ def _judged_sections(run: RunView, best: Judged, number: int) -> list[str]:
         _section(
             "Ancestry of the best",
             _place(f"ancestry-{number}", "ancestors of the best function") + _ancestors(run, best),
-            about="Its ancestors, with lines from parents to children.",
+            about="Its ancestors, with lines from parents to children; of few, with their fitness (%).",
         ),
         _section(
             "Operands and operators in use",
@@ -220,8 +246,8 @@ def _judged_sections(run: RunView, best: Judged, number: int) -> list[str]:
             "Saved evaluations and cost",
             f'<div class="pair">{_place(f"effort-{number}", "retrainings by generation")}'
             f"{_place(f'cost-{number}', 'seconds by generation')}</div>",
-            about=f"{saved:,} retrainings saved{share}; {duration(cost.elapsed)} in all, "
-            f"{cost.finale} retrainings for the comparison at the end.",
+            about=f"{_count(saved, 'retraining')} saved{share}; {duration(cost.elapsed)} in all, "
+            f"{_count(cost.finale, 'retraining')} for the comparison at the end.",
         ),
     ]
 
@@ -250,6 +276,10 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Seq
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def _code(text: str) -> str:
     return f"<code>{escape(text)}</code>"
 
@@ -269,7 +299,7 @@ def _accuracies(run: RunView, best: Judged) -> str:
     )
     return (
         f"<p>Fitness {percent(best.fitness)} %, {one.expr.size} nodes, depth {one.expr.depth}; "
-        f"first found in generation {one.generation} by {escape(one.origin)}.</p>{table}"
+        f"first found in generation {one.generation}, origin: {escape(one.origin)}.</p>{table}"
     )
 
 
@@ -289,11 +319,7 @@ def _soap(run: RunView) -> str:
     missing = sorted(set(SOAP) - {row.name for row in found.rows})
     told = ""
     if missing:
-        why = (
-            "they failed on a task"
-            if run.state == "ended"
-            else "the run compares with all of them at its end"
-        )
+        why = "the run compares with all of them at its end"
         told = f'<p class="about">Not there: {", ".join(missing)}; {why}.</p>'
     return _table(header, rows, numbers=range(1, 2 + len(found.tasks))) + told
 
@@ -322,11 +348,12 @@ def _ancestors(run: RunView, best: Judged) -> str:
         ]
         for one in reversed(found.members)
     ]
-    told = f"{len(rows)} function{'s' * (len(rows) > 1)}"
+    told = _count(len(rows), "function")
     if not found.complete:
         told = f"the nearest {told}"
     header = ["generation.number", "origin", "parents", "fitness (%)", "function"]
-    return f"<details><summary>{told}</summary>{_table(header, rows, numbers=(3,))}</details>"
+    opened = " open" if len(rows) <= FEW else ""
+    return f"<details{opened}><summary>{told}</summary>{_table(header, rows, numbers=(3,))}</details>"
 
 
 def _troubles(run: RunView) -> str:
@@ -344,7 +371,7 @@ def _troubles(run: RunView) -> str:
             parts.append(f'<p class="about">and {len(listed) - SHOWN_ERRORS} other failures</p>')
     if run.notes:
         parts.append("<ul>" + "".join(f"<li>{escape(note)}</li>" for note in run.notes) + "</ul>")
-    if run.torn:
+    if run.torn and run.state != "running":  # or they are just being written
         parts.append(f"<p>The last {run.torn} bytes of the journal are torn off; they are left out.</p>")
     if run.log:
         parts.append(f"<h3>The end of its log</h3><pre>{escape(chr(10).join(run.log))}</pre>")
@@ -353,8 +380,12 @@ def _troubles(run: RunView) -> str:
 
 def _environment(run: RunView) -> str:
     skipped = {"event", "generation", "index", SETTINGS, ENVIRONMENT}  # the configuration is shown below
+    called = {"at": "begun"}
     rows = [
-        [escape(key), escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))]
+        [
+            escape(called.get(key, key)),
+            escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)),
+        ]
         for key, value in {**run.about, **run.about.get(ENVIRONMENT, {})}.items()
         if key not in skipped
     ]

@@ -58,12 +58,13 @@ class RunView:
 
 def view(folder: RunFolder) -> RunView:
     """Read a run; one that still goes on is read as far as it is."""
+    locked = is_locked(folder)  # first: a run that ends meanwhile has not been stopped
     settings = build(config.read(folder.config))
     reading = read(folder.journal)
     ledger = Ledger.of(reading.records)
     judged = len(ledger.generations)
     state = "stopped"
-    if is_locked(folder):
+    if locked:
         state = "running"
     elif ledger.ended and ledger.ended_after == judged - 1:
         state = "ended"
@@ -72,7 +73,7 @@ def view(folder: RunFolder) -> RunView:
         with suppress(OSError):  # a log that is gone, or may not be read, tells nothing
             log = tuple(folder.log.read_text("utf-8", errors="replace").splitlines()[-LOG_LINES:])
     return RunView(
-        name=folder.name,
+        name=folder.name or folder.path.resolve().name,  # of the path "."
         path=folder.path,
         state=state,
         settings=settings,

@@ -29,26 +29,36 @@ SOAP_ORIGIN = "SOAP"
 
 @dataclass(frozen=True)
 class Progress:
-    """Per generation: the fittest so far, and the fitness that a quarter and a half of it reach."""
+    """Per generation: the fittest so far, and the fitness that a quarter of it reaches."""
 
     generations: tuple[int, ...]
     best: tuple[float, ...]
     top: tuple[float, ...]
-    median: tuple[float, ...]
 
 
 def progress(run: RunView) -> Progress:
     """The curves of the progress; the last generation may be judged in part only."""
     by_generation = _by_generation(run)
-    best, top, median = [], [], []
+    best, top = [], []
     high = -math.inf
     for members in by_generation.values():
         fitness = sorted((each.fitness for each in members), reverse=True)
         high = max(high, fitness[0])
         best.append(high)
         top.append(fitness[math.ceil(TOP * len(fitness)) - 1])
-        median.append(statistics.median(fitness))
-    return Progress(tuple(by_generation), tuple(best), tuple(top), tuple(median))
+    return Progress(tuple(by_generation), tuple(best), tuple(top))
+
+
+def window(runs: Sequence[RunView]) -> tuple[float, float] | None:
+    """From the lowest to the highest fitness of those who did not fail, with a margin; None if nobody failed.
+
+    Failed evaluations have fitness 0: with them in sight, all others would be a line.
+    """
+    valid = [each.fitness for run in runs for each in run.judged if not each.error]
+    if not valid or not any(each.error for run in runs for each in run.judged):
+        return None
+    margin = max(0.01, 0.05 * (max(valid) - min(valid)))
+    return min(valid) - margin, max(valid) + margin
 
 
 def origin(individual: Individual) -> str:
@@ -203,7 +213,7 @@ def effort(run: RunView) -> Effort:
 
 
 def soap_table(run: RunView) -> Comparison | None:
-    """The best function beside those of SOAP whose accuracies are known; None before anyone is judged."""
+    """The best function beside those of SOAP that were judged; None before anyone is."""
     best = run.ledger.best()
     if best is None:
         return None
@@ -211,28 +221,34 @@ def soap_table(run: RunView) -> Comparison | None:
     for name in SOAP:
         expr = functions[name].expr
         assert expr is not None
-        accuracies = _accuracies(run, expr, run.tasks)
-        if len(accuracies) == len(run.tasks):
-            fitness = combined(accuracies, run.settings.weights(), run.settings.fitness.combine)
+        known = _accuracies(run, expr, run.tasks)
+        if len(known) == len(run.tasks):
+            accuracies = {task: accuracy for task, accuracy in known.items() if accuracy is not None}
+            fitness = 0.0  # as of everyone who failed
+            if len(accuracies) == len(known):
+                fitness = combined(accuracies, run.settings.weights(), run.settings.fitness.combine)
             rows.append(Row(name, str(expr), fitness, accuracies))
     return Comparison.of(rows, run.tasks, verdicts(run))
 
 
 def verdicts(run: RunView) -> dict[str, float | None]:
-    """How the best did before the judges, as far as that is known."""
+    """How the best did before the judges, as far as that is known; None where it failed."""
     best = run.ledger.best()
     judges = [judge.name for judge in run.settings.judges]
-    if best is None:
-        return {}
-    return dict(_accuracies(run, best.individual.expr, judges))
+    return {} if best is None else _accuracies(run, best.individual.expr, judges)
 
 
-def _accuracies(run: RunView, expr: Expr, tasks: Sequence[str]) -> dict[str, float]:
-    found = {}
+def _accuracies(run: RunView, expr: Expr, tasks: Sequence[str]) -> dict[str, float | None]:
+    """By task, where it is known, what a function keeps of the accuracy; None where it failed."""
+    found: dict[str, float | None] = {}
     for task in tasks:
         score = run.ledger.scores.get((task, expr.canonical_key))
-        outcome = run.ledger.outcomes.get((task, score.kept)) if score is not None else None
-        if outcome is not None and outcome.accuracy is not None:
+        if score is None:
+            continue
+        outcome = run.ledger.outcomes.get((task, score.kept))
+        if score.error:
+            found[task] = None
+        elif outcome is not None:
             found[task] = outcome.accuracy
     return found
 

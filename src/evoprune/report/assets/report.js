@@ -9,18 +9,22 @@
   const palettes = {
     light: {
       ink: "#1d2226", soft: "#5e6870", line: "#e6e9eb", dot: "#8a949c", faded: "rgba(138,148,156,0.12)",
-      best: "#c2372e", top: "#2b7a4b", third: "#2f62a8", edge: "#c3c9ce", panel: "#ffffff",
+      best: "#c2372e", top: "#2b7a4b", third: "#2f62a8", fourth: "#9a6300", edge: "#c3c9ce", panel: "#ffffff",
       heat: [[0, "#f5f6f7"], [1, "#8f1d16"]],
       runs: ["#c2372e", "#2f62a8", "#2b7a4b", "#9a6300", "#7a4fa3", "#1f8790", "#b3447c", "#5e6870", "#8c9a1c", "#1d2226"],
     },
     dark: {
       ink: "#e6e9eb", soft: "#9aa5ad", line: "#2c3238", dot: "#77838c", faded: "rgba(119,131,140,0.15)",
-      best: "#ff7a6e", top: "#6cc792", third: "#7fb0f5", edge: "#4a535b", panel: "#1c2024",
+      best: "#ff7a6e", top: "#6cc792", third: "#7fb0f5", fourth: "#e0b050", edge: "#4a535b", panel: "#1c2024",
       heat: [[0, "#22282d"], [1, "#ff8a7e"]],
       runs: ["#ff7a6e", "#7fb0f5", "#6cc792", "#e0b050", "#bf9bea", "#5cc5cf", "#f08fc0", "#a9b4bc", "#c9d65a", "#ffffff"],
     },
   };
-  const others = { "same function": "top", "same channels": "third", "cut by index": "edge" };
+  // Why evaluations were saved, and how functions come about, are colours, too.
+  const others = {
+    "same function": "top", "same channels": "third", "cut by index": "edge",
+    SOAP: "third", random: "dot", crossover: "top", mutation: "best", "crossover + mutation": "fourth",
+  };
 
   const asked = matchMedia("(prefers-color-scheme: dark)");
   let theme = null; // what the button says; the system's choice until then
@@ -103,13 +107,14 @@
   const painted = (trace) => {
     const colours = palette();
     const { role, texts, ...rest } = trace;
+    if (rest.name) rest.name = escaped(rest.name);
     const number = /^run(\d+)$/.exec(role);
     const colour = number ? ofRun(Number(number[1])) : colours[role] ?? colours[others[role]] ?? colours.dot;
     const result = { ...rest };
     if (role === "heat") return { ...result, colorscale: colours.heat };
     result.marker = { ...(trace.marker ?? {}), color: colour };
     if (trace.type === "scatter") result.line = { ...(trace.line ?? {}), color: colour };
-    if (texts) Object.assign(result, { text: texts.map(wrapped), hoverinfo: "text+y" });
+    if (texts) Object.assign(result, { hovertext: texts.map(wrapped), hoverinfo: "text" });
     return result;
   };
 
@@ -124,6 +129,7 @@
     const colours = palette();
     const axis = (given) => ({
       gridcolor: colours.line, zeroline: false, linecolor: colours.line, automargin: true, ...given,
+      title: { text: escaped(given.title?.text ?? "") },
       ...(given.title?.text === "generation" ? { tickformat: "d", dtick: generationStep(chart) } : {}),
     });
     const full = { ...chart.layout };
@@ -136,7 +142,7 @@
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colours.edge, activecolor: colours.soft },
       hoverlabel: { align: "left", bgcolor: colours.panel, bordercolor: colours.soft, font: { color: colours.ink, family: "ui-monospace, Menlo, DejaVu Sans Mono, monospace", size: 12 } },
-      height: chart.height ?? (chart.name === "progress" ? 460 : 380),
+      height: chart.height,
       autosize: true,
     };
   };
@@ -167,10 +173,15 @@
   }, { rootMargin: "400px" });
   for (const chart of charts) {
     const element = document.getElementById(`chart-${chart.name}`);
-    if (element) { byElement.set(element, chart); watcher.observe(element); }
+    if (!element) continue;
+    element.style.minHeight = `${chart.height}px`; // so that nothing moves when it is drawn
+    byElement.set(element, chart);
+    watcher.observe(element);
   }
   const redraw = () => visible.forEach(draw);
-  addEventListener("beforeprint", () => charts.forEach((chart) => { visible.add(chart); draw(chart); }));
+  addEventListener("beforeprint", () => byElement.forEach((chart, element) => {
+    if (element.offsetParent) { visible.add(chart); draw(chart); } // not in a section that is closed
+  }));
 
   // --- table, filter and detail -------------------------------------------------------------------------
   const node = (tag, text, properties = {}) =>
@@ -187,19 +198,21 @@
     const sorted = [...best.values()].sort((a, b) => points.fitness[b] - points.fitness[a] || points.size[a] - points.size[b] || a - b);
     const head = ["fitness (%)", "nodes", "origin", ...(many ? ["run"] : []), "function"];
     const row = node("tr", "");
-    head.forEach((text, k) => row.append(node("th", text, { className: k < 2 ? "number" : "" })));
+    const kinds = ["number", "number wide", "wide", ...(many ? ["name wide"] : []), ""];
+    head.forEach((text, k) => row.append(node("th", text, { className: kinds[k] })));
     table.tHead.replaceChildren(row);
     table.tBodies[0].replaceChildren(...sorted.slice(0, ROWS).map((i) => {
       const line = node("tr", "", { onclick: () => detail(i) });
       const cells = [(100 * points.fitness[i]).toFixed(2), points.size[i], points.origins[points.origin[i]], ...(many ? [points.runs[points.run[i]]] : [])];
-      cells.forEach((text, k) => line.append(node("td", text, { className: ["number", "number", "", "name"][k], title: k === 3 ? text : "" })));
+      cells.forEach((text, k) => line.append(node("td", text, { className: kinds[k], title: k === 3 ? text : "" })));
       const cell = node("td", "");
       cell.append(node("code", formula(i)));
       line.append(cell);
       return line;
     }));
     document.getElementById("more").textContent =
-      sorted.length > ROWS ? `the best ${ROWS} of ${sorted.length.toLocaleString("en")} distinct functions; filter for others` : "";
+      sorted.length > ROWS ? `the best ${ROWS} of ${sorted.length.toLocaleString("en")} distinct functions; filter for others`
+        : `${sorted.length} distinct functions`;
     document.getElementById("count").textContent =
       `${shown.length.toLocaleString("en")} of ${total.toLocaleString("en")} evaluations`;
   };
