@@ -21,7 +21,7 @@ from evoprune.errors import ConfigError, MissingExtraError, RunError
 from evoprune.runs import queue
 from evoprune.runs import work as works
 from evoprune.runs.files import read_json, write_json
-from evoprune.runs.job import REFUSED
+from evoprune.runs.job import REFUSED, asked_to_end
 from evoprune.runs.journal import Journal, comparable, read
 from evoprune.runs.queue import State, Unreachable
 from evoprune.runs.slurm import Cluster, Slurm
@@ -246,7 +246,8 @@ def test_a_job_has_the_threads_and_gpus_that_were_asked_for(slurm: None, place: 
     assert scored["channels"]["OMP_NUM_THREADS"] == [6]
     assert scored["channels"]["CUDA_VISIBLE_DEVICES"] in ([0], [1])
     script = next((place.folder / "slurm").glob("*_submission.sh")).read_text()
-    assert "--gpus-per-node=1" in script and "--cpus-per-task=2" in script and "--requeue" in script
+    assert "--gpus-per-node=1" in script and "--requeue" in script
+    assert script.count("--cpus-per-task=2") == 2, "of the job, and of the step in it"
 
 
 @pytest.mark.heavy
@@ -547,6 +548,34 @@ def test_a_held_job_is_told_once(commands: Path, place: Place) -> None:
     executor.submit([place.ordered()])
     executor.finished(0.05)
     assert [said for said in place.said if "scontrol release 7" in said] == place.said
+
+
+def test_ctrl_c_reaches_neither_sbatch_nor_squeue(commands: Path, place: Place) -> None:
+    """Nor does it end a run before it has learnt the ids of its jobs."""
+    script = f"#!{sys.executable}\nimport os\nos.kill(os.getpid(), {signal.SIGINT:d})\n"
+    (commands / "sbatch").write_text(script + "print('Submitted batch job 7')\n")
+    executor = place.driver()
+    executor.submit([place.ordered()])
+    assert place.jobs() == ["7"]
+    (commands / "squeue").write_text(f"#!{sys.executable}\nimport os\nexit(f'group {{os.getpgrp()}}')\n")
+    with pytest.raises(Unreachable, match="group ") as caught:
+        queue.states(["7"])
+    assert f"group {os.getpgrp()}" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("stands", "ends"), [("PENDING", True), ("COMPLETING", True), ("", True), ("RUNNING", False)]
+)
+def test_a_job_that_is_asked_to_end_does_unless_it_may_still_run(
+    commands: Path, monkeypatch: pytest.MonkeyPatch, stands: str, ends: bool
+) -> None:
+    """Cancelled or queued again: it is soon killed. Still running: a warning ahead of a preemption."""
+    codes: list[int] = []
+    monkeypatch.setattr("os._exit", codes.append)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    says(commands, "squeue", stands)
+    asked_to_end(signal.SIGTERM, None)
+    assert codes == [128 + signal.SIGTERM] * ends
 
 
 def test_a_job_that_slurm_holds_since_it_did_not_start_is_released(commands: Path, place: Place) -> None:

@@ -41,7 +41,7 @@ class Job:
                 folder, self.key, f"{why}, allowed are {self.requeues}: see slurm.time and slurm.requeues"
             )
             return
-        signal.signal(signal.SIGTERM, _asked_to_end)
+        signal.signal(signal.SIGTERM, asked_to_end)
         limit = works.time_limit(folder, self.key)
         try:
             with alarm(limit) as set_alarm:
@@ -64,7 +64,7 @@ class Job:
         os._exit(done.returncode)
 
 
-def _asked_to_end(number: int, frame: FrameType | None) -> None:
+def asked_to_end(number: int, frame: FrameType | None) -> None:
     """SLURM sends this signal some time before it kills: at once where the job was cancelled or queued again,
     as a warning where it is still to run for a while."""
     stands = ["squeue", "--noheader", f"--jobs={os.environ['SLURM_JOB_ID']}", "--format=%T"]
