@@ -54,6 +54,9 @@ def test_limits_on_size_and_depth() -> None:
     assert small.objection(parse("sum_g(abs(W_I))")) is None
     for text in ("sum_g(add(F, F))", "sum_g(abs(abs(W_I)))"):
         assert "more than 3 nodes, or deeper than 2" in str(small.objection(parse(text)))
+    flat = Probe(Limits(max_size=80, max_depth=2))
+    assert flat.objection(parse("sum_g(add(F, F))")) is None
+    assert "deeper than 2" in str(flat.objection(parse("sum_g(abs(abs(W_I)))")))
     with pytest.raises(ConfigError, match="at least 2 nodes"):
         Limits(max_size=1)
 
