@@ -249,27 +249,17 @@ def body(change: Callable[[Tensor], Tensor]) -> nn.Module:
     return Body()
 
 
-def only_positive(x: Tensor) -> Tensor:
-    if x.min() < 0:
-        raise ValueError("negative pixels")
-    return x
-
-
 def only_small(x: Tensor) -> Tensor:
     if x.max() > 1:
         raise ValueError("pixels above 1")
     return x
 
 
-@pytest.mark.parametrize(
-    "change",
-    [Tensor.float, torch.log, only_positive, only_small],
-    ids=["float32", "log", "positive", "small"],
-)
+@pytest.mark.parametrize("change", [Tensor.float, torch.log, only_small], ids=["float32", "log", "small"])
 def test_networks_are_checked_on_what_they_take(
     change: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Single precision only; positive inputs only; inputs in a range only."""
+    """Single precision only; positive inputs only; small ones only."""
     surgeon = Surgeon(body(change), torch.rand(2, 3, 8, 8))
     surgeon.cut({"first": [0, 3, 7], "second": [5]})
     monkeypatch.setattr(Verifier, "_check_tensors", lambda *_: None)
