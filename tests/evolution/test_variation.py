@@ -84,6 +84,14 @@ def test_crossover_exchanges_two_subtrees_of_equal_shape(seed: int) -> None:
         assert infer(child)[child] == infer(parent)[parent], "what is around the subtree fits as before"
 
 
+def test_parents_are_not_exchanged_whole() -> None:
+    shape = Probe().shape
+    a, b = parse("add(var_g(W_I), var_g(F))"), parse("sqrt(sum_g(abs(W_I)))")
+    for seed in range(50):
+        pair = crossover(default_rng(seed), a, b, shape)
+        assert pair is not None and pair[0] != b
+
+
 def test_trees_that_share_no_shape_have_no_children() -> None:
     shape = Probe().shape
     for seed in range(20):
