@@ -258,6 +258,17 @@ class Standardised(nn.Conv2d):
         return functional.conv2d(x, weight, self.bias)
 
 
+class Sparse(nn.Conv2d):
+    """Some of its weights are held at zero by a mask, which no cut knows of."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8, 1)
+        self.register_buffer("mask", torch.rand(8, 8, 1, 1).round())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.conv2d(x, self.weight * self.mask, self.bias)
+
+
 class Tied(nn.Module):
     """A decoder that goes back by the encoder's own weight."""
 
@@ -303,6 +314,7 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     "standardised weights": (
         between(Standardised(8, 8, 1)), "operation (std|mean) in Standardised 'middle' works with .*weight'"
     ),
+    "masked weights": (between(Sparse()), r"operation mul in Sparse 'middle' works with 'middle\.weight'"),
     "a weight that goes both ways": (between(Tied()), "conv_transpose2d in Tied 'middle' works with 'middle"),
     "attention": (
         between(lambda x: functional.scaled_dot_product_attention(x, x, x)), "scaled_dot_product_attention"
