@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from evoprune.errors import ConfigError, DataError
-from evoprune.tasks import datasets, embedded, finding
+from evoprune.tasks import datasets, embedded, finding, sources
 from evoprune.tasks.batches import (
     Batches,
     HeldSplit,
@@ -213,6 +214,34 @@ def test_streamed_epochs_depend_on_the_seed_and_not_on_the_workers(tmp_path: Pat
 
     assert torch.equal(epoch(0, 1), epoch(2, 1))
     assert not torch.equal(epoch(0, 1), epoch(0, 2))
+
+
+def test_each_streamed_image_is_cut_for_itself(tmp_path: Path) -> None:
+    picture = layouts.pictures(1, (64, 64, 3))
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for number in range(12):
+            (tmp_path / name / f"{number}.png").write_bytes(layouts.png(picture[0]))
+    train = load_data(DataConfig(str(tmp_path), streamed=True, image_size=16, workers=0)).train
+    epochs = [next(train.shuffled(12, seed=seed, augment="resized-crop-flip"))[0] for seed in (0, 1)]
+    crops = {image.numpy().tobytes() for epoch in epochs for image in epoch}
+    assert len(crops) == 24, "another part of the one picture each time"
+
+
+def test_streamed_images_are_decoded_in_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layouts.class_folders(tmp_path, {"a": 10, "b": 10})
+
+    def tell(self: object, rows: object) -> list[bytes]:
+        raise DataError(f"process {os.getpid()}")
+
+    for workers in (0, 1):
+        train = load_data(DataConfig(str(tmp_path), streamed=True, image_size=8, workers=workers)).train
+        with monkeypatch.context() as patch, pytest.raises(DataError) as caught:
+            patch.setattr(sources.FolderRows, "encoded", tell)
+            next(train.ordered(4))
+        assert (str(caught.value) == f"process {os.getpid()}") == (workers == 0)
 
 
 def test_the_middle_is_cut_out_for_evaluation(tmp_path: Path) -> None:

@@ -305,6 +305,30 @@ def test_every_recipe_reads_and_survives_a_dump(name: str) -> None:
     assert 0 <= one.rate_at(one.epochs - 1, 0.99) <= one.rate
 
 
+STEPS, COSINE, PAD, CROP = ("steps", (0.4, 0.8)), ("cosine", ()), "pad-crop-flip", "resized-crop-flip"
+PUBLISHED = {  # epochs, batch, optimiser, rate, schedule, factor, decay, dropout, augmentation, scored on
+    "lenet5-mnist": (300, 200, "adam", 5e-4, ("constant", ()), None, 7e-5, None, "none", "all"),
+    "vgg16-cifar10": (200, 128, "sgd", 0.006, STEPS, 0.28, 1e-3, 0.3, PAD, "all"),
+    "resnet38-cifar100": (200, 128, "sgd", 0.1, STEPS, 0.1, 1e-3, None, PAD, "all"),
+    "transfer-cifar100": (200, 128, "sgd", 0.05, STEPS, 0.14, 1e-4, None, PAD, "all"),
+    "transfer-svhn": (20, 32, "sgd", 0.05, STEPS, 0.14, 1e-4, None, "none", 20_000),
+    "transfer-imagenet-vgg16": (30, 128, "sgd", 6e-4, STEPS, 0.4, 1e-4, None, CROP, 10_000),
+    "transfer-imagenet-resnet18": (100, 128, "sgd", 6e-4, STEPS, 0.4, 1e-4, None, CROP, 10_000),
+    "transfer-imagenet-mobilenetv2": (100, 128, "sgd", 0.03, COSINE, None, 1e-4, None, CROP, 10_000),
+    "evolution-imagenet-resnet18": (4, 128, "sgd", 0.001, ("steps", (0.25, 0.5)), 0.4, 1e-4, None, CROP, 10_000),
+}  # fmt: skip
+
+
+def test_the_published_recipes_are_those_of_the_paper() -> None:
+    assert {f"{name}-paper" for name in PUBLISHED} == {n for n in recipe_tables() if n.endswith("-paper")}
+    for name, wanted in PUBLISHED.items():
+        one = recipe(f"{name}-paper")
+        factor = one.factor if one.schedule == "steps" else None
+        found = (one.epochs, one.batch_size, one.optimizer, one.rate, (one.schedule, one.steps), factor)
+        found += (one.weight_decay, one.dropout, one.augment, one.scoring_images)  # type: ignore[assignment]
+        assert (found, one.momentum) == (wanted, 0.9), name
+
+
 def test_the_published_schedules() -> None:
     vgg = recipe("vgg16-cifar10-paper")
     rates = {epoch: vgg.rate_at(epoch) for epoch in (0, 79, 80, 159, 160, 199)}
@@ -388,9 +412,10 @@ def test_accuracy_leaves_every_mode_as_it_was() -> None:
     net[1].eval()
     modes = [module.training for module in net.modules()]
     before = state_key(net)
-    accuracy(net, split())
+    judged = accuracy(net, split())
     assert [module.training for module in net.modules()] == modes
     assert state_key(net) == before
+    assert judged == accuracy(net.eval(), split()), "judged in evaluation mode"
 
 
 def test_recalibration_gives_the_statistics_of_the_images() -> None:
