@@ -305,7 +305,8 @@ def test_every_recipe_reads_and_survives_a_dump(name: str) -> None:
     assert 0 <= one.rate_at(one.epochs - 1, 0.99) <= one.rate
 
 
-STEPS, COSINE, PAD, CROP = ("steps", (0.4, 0.8)), ("cosine", ()), "pad-crop-flip", "resized-crop-flip"
+STEPS, EARLY, COSINE = ("steps", (0.4, 0.8)), ("steps", (0.25, 0.5)), ("cosine", ())
+PAD, CROP = "pad-crop-flip", "resized-crop-flip"
 PUBLISHED = {  # epochs, batch, optimiser, rate, schedule, factor, decay, dropout, augmentation, scored on
     "lenet5-mnist": (300, 200, "adam", 5e-4, ("constant", ()), None, 7e-5, None, "none", "all"),
     "vgg16-cifar10": (200, 128, "sgd", 0.006, STEPS, 0.28, 1e-3, 0.3, PAD, "all"),
@@ -315,7 +316,7 @@ PUBLISHED = {  # epochs, batch, optimiser, rate, schedule, factor, decay, dropou
     "transfer-imagenet-vgg16": (30, 128, "sgd", 6e-4, STEPS, 0.4, 1e-4, None, CROP, 10_000),
     "transfer-imagenet-resnet18": (100, 128, "sgd", 6e-4, STEPS, 0.4, 1e-4, None, CROP, 10_000),
     "transfer-imagenet-mobilenetv2": (100, 128, "sgd", 0.03, COSINE, None, 1e-4, None, CROP, 10_000),
-    "evolution-imagenet-resnet18": (4, 128, "sgd", 0.001, ("steps", (0.25, 0.5)), 0.4, 1e-4, None, CROP, 10_000),
+    "evolution-imagenet-resnet18": (4, 128, "sgd", 0.001, EARLY, 0.4, 1e-4, None, CROP, 10_000),
 }  # fmt: skip
 
 
