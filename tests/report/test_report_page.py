@@ -68,7 +68,12 @@ def hostile(runs: Path, folder: Path) -> RunView:
     with (path / "journal.jsonl").open("ab") as file:
         note = {"event": "note", "generation": 1, "index": 1, "text": f"stopped </script>{MARK}"}
         file.write(line_of(note))
-    return view(RunFolder(path))
+    run = view(RunFolder(path))
+    judged = {
+        place: replace(each, error=each.error and f"{MARK} {each.error}")
+        for place, each in run.ledger.judged.items()
+    }
+    return replace(run, ledger=replace(run.ledger, judged=judged))
 
 
 def test_nothing_is_loaded_from_elsewhere(plain: RunView) -> None:
@@ -86,7 +91,9 @@ def test_markup_in_names_notes_and_errors_is_text(runs: Path, tmp_path: Path) ->
     tags = parsed(text)
     assert len(tags.scripts) == 3
     assert not [tag for tag, attributes in tags.tags if tag == "img" or "onerror" in attributes]
-    assert MARK in tags.text and "</script><script>window.broken" in tags.text
+    assert (
+        MARK in tags.text and f"{MARK} a: Zero" in tags.text and "</script><script>window.broken" in tags.text
+    )
     data = json.loads(tags.scripts[1])
     assert data["points"]["runs"][0] == MARK
     assert "<" not in tags.scripts[1]
