@@ -40,8 +40,8 @@ SHORT = 32
 FEW = 128
 """Images whose sum single precision holds: beyond, what rounding adds to equal values mounts up."""
 
-PENDING = 2**18
-"""Images times channels that may wait to be merged into their classes."""
+PENDING = 2**15
+"""Images times channels that may wait to be merged into their classes: few, for all needs at all sites wait."""
 
 
 @dataclass(frozen=True)
