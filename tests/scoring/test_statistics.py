@@ -219,6 +219,18 @@ def test_moments_of_classes_their_total_and_the_others(
             torch.testing.assert_close(rest.fields["squares"][k], squares, rtol=1e-10, atol=1e-12 * scale**2)
 
 
+def test_few_images_wait_to_be_merged_however_many_come() -> None:
+    """What waits at every site of a deep network is most of what scoring holds beside the network."""
+    sums = SiteSums([Need("moments", F, by_class=True, squares=True)], (1, 1), {})
+    waiting = []
+    for seed in range(60):
+        values, labels, _ = batches(seed, [400], 3, 1.0)
+        assert sums.add(Batch(values.repeat(1, 8, 1), Groups.of(labels)))
+        (found,) = sums.by_need.values()
+        waiting.append(sum(moments.mean.numel() for _, moments in found.pending))
+    assert max(waiting) < 40_000
+
+
 def test_others_do_not_cancel_beside_a_large_class() -> None:
     """The total minus a class of deviation 1e8 would leave nothing of the others' variance of 1e-6."""
     values = torch.cat([1e8 * torch.randn(50, 1, 4), 1e-3 * torch.randn(50, 1, 4)]).double()

@@ -41,7 +41,7 @@ FEW = 128
 """Images whose sum single precision holds: beyond, what rounding adds to equal values mounts up."""
 
 PENDING = 2**15
-"""Images times channels that may wait to be merged into their classes: few, for all needs at all sites wait."""
+"""Images times channels that may wait to be merged into their classes, for each need of each site."""
 
 
 @dataclass(frozen=True)
