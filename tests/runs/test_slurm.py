@@ -104,6 +104,11 @@ def succeeds(*command: str) -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
+def said(*command: str) -> str:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return done.stdout
+
+
 def disturb(how: str, job: str, process: int) -> None:
     """What happens to jobs."""
     if how == "kill -9":
@@ -119,7 +124,7 @@ def disturb(how: str, job: str, process: int) -> None:
         scontrol("update", node, "state=down", "reason=test")
         # A node that fails takes its processes with it. This one has to end them before it comes back:
         # SLURM drains a node that is sent a job whose earlier start it has not ended yet ("Duplicate jobid").
-        while succeeds("pgrep", "-f", "^slurmstepd: "):
+        while "No job steps exist" not in said("scontrol", "listpids"):
             select.select([], [], [], 0.1)
         # Refused where the node has come back by itself.
         subprocess.run(["scontrol", "update", node, "state=resume"], capture_output=True)
