@@ -195,6 +195,24 @@ def test_what_streams(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "tr(matmul(tran(F), matmul(F, tran(W))))",
+        "sum_g(sq(sum_s(matmul(tran(F), F))))",
+        "var_g(tr(sub(F, mean_s(matmul(F, mean_g(F))))))",
+        "var_g(tr(sub(matmul(F, mean_g(F)), mean_s(F))))",
+        "mean_g(tr(div(mean_g(F), ridge(sq(F), 1.0))))",
+    ],
+)
+def test_what_no_rewrite_may_touch(text: str) -> None:
+    data = images(3, count=29)
+    for site in sites():
+        want = from_arrays(network(), text, data, site)
+        got = evoprune.score(network(), text, data, sites=[site])[text][site.name]
+        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-13)
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("mmd", "rbf"),
