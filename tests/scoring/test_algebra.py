@@ -258,6 +258,20 @@ def test_every_other_operator_forgets_height_and_width(text: str) -> None:
     np.testing.assert_allclose(both(f"tr(mean_s({text}))"), both(f"slice(mean_s({text}))"))
 
 
+@pytest.mark.parametrize("shift", [0.0, 1e3, 1e6])
+@pytest.mark.parametrize("operand", ["F", "F+", "F-", "sq(F-)", "tran(F)"])
+def test_geo_of_many_rows_is_as_of_few(operand: str, shift: float) -> None:
+    """Also of rows far from zero, twice there, all alike, and beside one far away."""
+    rng = np.random.default_rng(3)
+    maps = rng.normal(size=(150, 5, 6, 6)) + shift
+    maps[70:140, 1] = maps[:70, 1]
+    maps[:, 2] = maps[0, 2]
+    maps[17, 3] += 1e6
+    maps[:, 4] = maps[:, 4].round()
+    site = {"labels": np.arange(150) % 4, "filters": FILTERS[[0] * 5], "batch_norm": NORM[[0] * 5]}
+    assert len(both(f"mean_g(geo({operand}))", maps=maps, **site)) == 5
+
+
 def test_maps_keep_height_and_width_through_slice_and_geo() -> None:
     same("tr(slice(F))", MAPS[0, :, 0, 0] + MAPS[0, :, 1, 1])
     assert not np.allclose(both("tr(geo(F))"), both("slice(geo(F))"))

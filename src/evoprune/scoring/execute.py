@@ -18,6 +18,7 @@ from torch import Tensor
 
 from evoprune.expression.tree import Expr
 from evoprune.expression.vocabulary import OPERATORS, TINY
+from evoprune.scoring import steps
 from evoprune.scoring.steps import CHANNEL, CLASS, LAYER, Kernel, Program, Step, compile
 
 BUDGET = 2**23
@@ -46,7 +47,7 @@ def evaluate(program: Program, leaves: Leaves, channels: int) -> Tensor:
     """Scores `[function, channel]`: each root evaluated per class and averaged over the classes."""
     largest = [1, 1, 1]
     for step in program.steps:
-        largest[step.scope] = max(largest[step.scope], step.shape.entries.size(leaves.sizes))
+        largest[step.scope] = max(largest[step.scope], _entries(program, step, leaves.sizes))
     width = max(1, min(channels, BUDGET // max(largest[CHANNEL:])))
     of_layer: dict[int, Tensor] = {}
     _run(program, LAYER, of_layer, leaves, slice(0, channels), [])
@@ -75,6 +76,14 @@ def evaluate(program: Program, leaves: Leaves, channels: int) -> Tensor:
         ]
         parts.append(torch.stack(rows))
     return torch.cat(parts, dim=1)
+
+
+def _entries(program: Program, step: Step, sizes: Mapping[str, int]) -> int:
+    """Of the largest tensor of a step; `geo` takes the distances between all rows on its way."""
+    entries = step.shape.entries.size(sizes)
+    if step.name == "geo" and step.leaf is None and (axes := program.steps[step.args[0]].shape.axes):
+        entries = max(entries, axes[0].size(sizes) ** 2)
+    return entries
 
 
 def _per_class(program: Program, step: int) -> bool:
@@ -345,12 +354,47 @@ def _rbf(call: _Call) -> Tensor:
     return gaussian(_pad(x, [columns], 0.0), _pad(y, [columns], 0.0))
 
 
+def _least(total: Tensor) -> Tensor:
+    """Where the least summed distance is, along the last axis.
+
+    Sums that are equal on paper differ by rounding; the first of them is meant.
+    """
+    near = total <= total.amin(-1, keepdim=True) * (1 + 1e-10)
+    return near.to(torch.int8).argmax(-1)
+
+
+def _medoid(rows: Tensor) -> Tensor:
+    """Which row has the least summed distance to the others, `[…]`, of rows `[…, row, column]`.
+
+    Distances by a matrix product are fast and nearly right: those sums choose the few rows that come into
+    question, and exact ones decide between them.
+    """
+    count, columns = rows.shape[-2:]
+    if count * columns < FEW:
+        return _least(_distances(rows, rows).sum(-1))
+    around = rows - rows.mean(-2, keepdim=True)
+    lengths = around.square().sum(-1)
+    squared = (around @ around.transpose(-1, -2)).mul_(-2).add_(lengths.unsqueeze(-1))
+    sums = squared.add_(lengths.unsqueeze(-2)).clamp_(min=0).sqrt_().sum(-1)
+    # The rounding of a product of rows, at its worst in every distance.
+    rounding = (16 * columns * torch.finfo(rows.dtype).eps * lengths.amax(-1, keepdim=True)).sqrt()
+    likely = sums <= sums.amin(-1, keepdim=True) + 2 * count * rounding
+    most = int(likely.sum(-1).amax())
+    if not 0 < most < count // 4:
+        return _least(_distances(rows, rows).sum(-1))
+    first = likely.logical_not().to(torch.int8).argsort(dim=-1, stable=True)[..., :most]
+    some = rows.gather(-2, first.unsqueeze(-1).expand(*first.shape, columns))
+    best = _least(_distances(some, rows).sum(-1))
+    return first.gather(-1, best.unsqueeze(-1)).squeeze(-1)
+
+
+FEW = 2**12
+"""Entries up to which rows are compared with one another at once."""
+
+
 def _geo(call: _Call) -> Tensor:
     rows = _rows(call.x)
-    total = _distances(rows, rows).sum(-1)
-    # Sums that are equal on paper differ by rounding; the first of them is meant.
-    near = total <= total.amin(-1, keepdim=True) * (1 + 1e-10)
-    best = near.to(torch.int8).argmax(-1)
+    best = _medoid(rows)
     row = rows.gather(-2, best[..., None, None].expand(*best.shape, 1, rows.shape[-1])).squeeze(-2)
     return row if call.x.ndim == 4 else row.squeeze(-1)
 
@@ -400,18 +444,25 @@ class ArrayLeaves:
     batch_norm: Tensor | None
     inside: tuple[Tensor, ...]
     outside: tuple[Tensor, ...]
-    _kernels: dict[tuple[int, int, bool], Tensor] = field(default_factory=dict)
+    _kernels: dict[tuple[int, int, str], Tensor] = field(default_factory=dict)
 
     def value(self, step: Step, channels: slice, classes: Sequence[int]) -> Tensor:
         match step.leaf:
-            case Kernel(first, second, summed):
-                return (self._kernel_sum if summed else self._kernel)(first, second, channels, classes)
+            case Kernel(first, second, ""):
+                return self._kernel(first, second, channels, classes)
+            case Kernel(first, second, over):
+                value = self._kernel_sum(first, second, channels, classes)
+                if over == "mean_g":
+                    value = value / (self._images(first, classes) * self._images(second, classes))
+                return value
             case "F":
                 return _given(self.maps)[None, channels].to(torch.float64)
             case "F+":
                 return self._rows(channels, [self.inside[k] for k in classes])
             case "F-":
                 return self._rows(channels, [self.outside[k] for k in classes])
+            case steps.OUTER_MEDOID:
+                return self._outer_medoid(channels, classes)
             case "W":
                 return _given(self.filters)[None, None].to(torch.float64)
             case "W_I":
@@ -434,7 +485,7 @@ class ArrayLeaves:
 
     def _kernel(self, first: str, second: str, channels: slice, classes: Sequence[int]) -> Tensor:
         """Of each class: the kernel between images of it, of others, or of all."""
-        key = (channels.start, channels.stop, False)
+        key = (channels.start, channels.stop, "rbf")
         if key not in self._kernels:
             self._kernels.clear()
             maps = _given(self.maps)[channels].to(torch.float64)
@@ -451,7 +502,7 @@ class ArrayLeaves:
 
     def _kernel_sum(self, first: str, second: str, channels: slice, classes: Sequence[int]) -> Tensor:
         """Of each class: the blocks between images of it, of others, or of all."""
-        key = (channels.start, channels.stop, True)
+        key = (channels.start, channels.stop, "sum_g")
         if key not in self._kernels:
             self._kernels[key] = self._blocks(channels)
         blocks = self._kernels[key]
@@ -461,13 +512,50 @@ class ArrayLeaves:
         of = {"F": torch.ones_like(own), "F+": own, "F-": 1 - own}
         return torch.einsum("ki,cij,kj->kc", of[first], blocks, of[second])
 
+    def _images(self, operand: str, classes: Sequence[int]) -> Tensor:
+        """How many images an operand has, `[class or 1, 1]`."""
+        if operand == "F":
+            return torch.tensor([[float(_given(self.maps).shape[1])]], dtype=torch.float64)
+        groups = self.inside if operand == "F+" else self.outside
+        return torch.tensor([[float(len(groups[k]))] for k in classes], dtype=torch.float64)
+
+    def _outer_medoid(self, channels: slice, classes: Sequence[int]) -> Tensor:
+        """Of the images of other classes, the one nearest to all of them: `[class, channel, pixel]`."""
+        key = (channels.start, channels.stop, steps.OUTER_MEDOID)
+        if key not in self._kernels:
+            self._kernels[key] = self._summed_distances(channels)
+        sums = self._kernels[key]
+        total = sums.sum(1)
+        maps = _given(self.maps)[channels]
+        number = torch.arange(len(maps), device=maps.device)
+        rows = []
+        for k in classes:
+            outside = self.outside[k]
+            rows.append(maps[number, outside[_least((total - sums[:, k])[:, outside])]])
+        return torch.stack(rows).to(torch.float64)
+
+    def _memberships(self) -> Tensor:
+        """Which images each class has, `[class, image]`; one class of all where there are none."""
+        images = _given(self.maps).shape[1]
+        groups = self.inside or (torch.arange(images),)
+        inside = torch.zeros((len(groups), images), dtype=torch.float64)
+        for row, of_class in zip(inside, groups, strict=True):
+            row[of_class] = 1.0
+        return inside
+
+    def _summed_distances(self, channels: slice) -> Tensor:
+        """From each image to all of each class, `[channel, class, image]`."""
+        inside = self._memberships()
+        sums = []
+        for channel in _given(self.maps)[channels]:  # one at a time: there are images² distances
+            rows = channel.to(torch.float64)
+            sums.append(inside @ _distances(rows, rows))
+        return torch.stack(sums)
+
     def _blocks(self, channels: slice) -> Tensor:
         """Sums of the Gaussian kernel between the images of each two classes, `[channel, class, class]`."""
         maps = _given(self.maps)[channels]
-        groups = self.inside or (torch.arange(maps.shape[1]),)
-        inside = torch.zeros((len(groups), maps.shape[1]), dtype=torch.float64)
-        for row, images in zip(inside, groups, strict=True):
-            row[images] = 1.0
+        inside = self._memberships()
         blocks = []
         for channel in maps:  # one at a time: a kernel matrix has images² entries
             rows = channel.to(torch.float64)

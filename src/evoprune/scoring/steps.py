@@ -16,24 +16,28 @@ MAPS = frozenset({"F", "F+", "F-"})
 SCOPE_OF_OPERAND = {"W": LAYER, "W_I": CHANNEL, "B": CHANNEL, "F": CHANNEL, "F+": CLASS, "F-": CLASS}
 
 
+OUTER_MEDOID = "geo(F-)"
+"""A leaf of its own: the distances between images are the same for all classes."""
+
+
 @dataclass(frozen=True)
 class Kernel:
-    """rbf(A, B), A and B being `F`, `F+` or `F-`; `summed`, the sum of all its entries.
+    """rbf(A, B), A and B being `F`, `F+` or `F-`; `over` is the `sum_g` or `mean_g` taken of it, if any.
 
     All of them are blocks of one matrix between all images, which no class has to compute anew.
     """
 
     first: str
     second: str
-    summed: bool
+    over: str = ""
 
 
 @dataclass(frozen=True)
 class Step:
     """One value: a leaf, or an operator on the values of earlier steps.
 
-    `leaf` is what the executor must look up: an operand, a statistic, a Kernel; None for operators.
-    `rho` is what `ridge` adds, or what `inv` adds to a square matrix.
+    `leaf` is what the executor must look up: an operand, a statistic, a Kernel, OUTER_MEDOID; None for
+    operators. `rho` is what `ridge` adds, or what `inv` adds to a square matrix.
     """
 
     name: str
@@ -85,10 +89,12 @@ def reachable(steps: list[Step], roots: list[int]) -> Program:
 def _leaf(node: Expr) -> object:
     if not node.args:
         return node.name
-    summed = node.name == "sum_g" and node.args[0].name == "rbf"
-    kernel = node.args[0] if summed else node
+    if node.name == "geo" and node.args[0].name == "F-":
+        return OUTER_MEDOID
+    over = node.name if node.name in ("sum_g", "mean_g") else ""
+    kernel = node.args[0] if over else node
     if kernel.name == "rbf" and all(arg.name in MAPS for arg in kernel.args):
-        return Kernel(kernel.args[0].name, kernel.args[1].name, summed)
+        return Kernel(kernel.args[0].name, kernel.args[1].name, over)
     return None
 
 
