@@ -379,13 +379,16 @@ def _medoid(rows: Tensor) -> Tensor:
     # The rounding of a product of rows, at its worst in every distance.
     rounding = (16 * columns * torch.finfo(rows.dtype).eps * lengths.amax(-1, keepdim=True)).sqrt()
     likely = sums <= sums.amin(-1, keepdim=True) + 2 * count * rounding
-    most = int(likely.sum(-1).amax())
-    if not 0 < most < count // 4:
-        return _least(_distances(rows, rows).sum(-1))
+    number = likely.sum(-1)
+    many = (number == 0) | (number > count // 4)
+    most = int(number.masked_fill(many, 1).amax())
     first = likely.logical_not().to(torch.int8).argsort(dim=-1, stable=True)[..., :most]
     some = rows.gather(-2, first.unsqueeze(-1).expand(*first.shape, columns))
     best = _least(_distances(some, rows).sum(-1))
-    return first.gather(-1, best.unsqueeze(-1)).squeeze(-1)
+    best = first.gather(-1, best.unsqueeze(-1)).squeeze(-1)
+    if bool(many.any()):
+        best[many] = _least(_distances(rows[many], rows[many]).sum(-1))
+    return best
 
 
 FEW = 2**12
