@@ -17,8 +17,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,7 +162,7 @@ def many_functions(options: argparse.Namespace) -> Part:
     """50 random streamable functions over one of them."""
     model, data = resnet56(), images(options.images)
     sites = evoprune.sites(model, data[0][:1])
-    texts = random_functions(50, seed=0)
+    texts = random_functions(50, model, data, sites)
     one, fifty = side_by_side(
         options.repeats,
         lambda: evoprune.score(model, texts[:1], data, sites=sites, batch_size=BATCH),
@@ -171,28 +172,25 @@ def many_functions(options: argparse.Namespace) -> Part:
     return Part([Line("50 random streamable functions over 1", fifty / one, most=1.3)], found)
 
 
-def random_functions(count: int, seed: int) -> list[str]:
-    """Random trees as evolution starts from, of those that are streamed and read maps."""
+def random_functions(
+    count: int, model: nn.Module, data: tuple[Tensor, Tensor], sites: Sequence[Site], seed: int = 0
+) -> list[str]:
+    """Random trees as evolution starts from, of the streamed ones that read maps and score finitely here."""
     from evoprune.evolution.variation import Nursery
 
     rng, nursery = np.random.default_rng(seed), Nursery()
-    model, data = probe_network(), images(64)
-    texts: dict[str, None] = {}
-    while len(texts) < count:
+    drawn: dict[str, None] = {}
+    while len(drawn) < 2 * count:
         child = nursery.random(rng)
-        if child is None or not child.expr.operands & {"F", "F+", "F-"} or not plan(child.expr).streamed:
-            continue
-        try:
-            evoprune.score(model, child.expr, data)
-        except evoprune.EvopruneError:
-            continue
-        texts[str(child.expr)] = None
-    return list(texts)
-
-
-def probe_network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3))
+        if child is not None and child.expr.operands & {"F", "F+", "F-"} and plan(child.expr).streamed:
+            drawn[str(child.expr)] = None
+    statistics = evoprune.gather(model, drawn, data, sites=sites, batch_size=BATCH)
+    texts = []
+    for text in drawn:
+        with suppress(evoprune.EvopruneError):  # a product of all entries overflows
+            evoprune.score(model, text, sites=sites, statistics=statistics)
+            texts.append(text)
+    return texts[:count]
 
 
 def memory(options: argparse.Namespace) -> Part:
