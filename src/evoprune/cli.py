@@ -88,8 +88,10 @@ def _run(given: Sequence[str]) -> int:
         what = "option" if name.startswith("-") else "command"
         print(f"evoprune: there is no {what} {name!r}.{hint}\n\n{_overview()}", file=sys.stderr)
         return USAGE
+    from evoprune.allocator import keep_freed
     from evoprune.commands._parsing import Voice, parse
 
+    keep_freed()
     voice = Voice()
     try:
         call = parse(name, known[name][0], given[1:])

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from evoprune.allocator import ENVIRONMENT
 from evoprune.errors import RunError
 from evoprune.runs import work as works
 from evoprune.runs.alarm import Overdue, alarm
@@ -288,6 +289,7 @@ def surroundings(threads: int) -> dict[str, str]:
     return {
         # A task's module is found where the driver finds it.
         "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+        **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()},
         **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)),
     }
 
