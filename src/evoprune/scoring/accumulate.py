@@ -25,8 +25,8 @@ DOUBLE = torch.float64
 FAR = 4.0
 """Maps whose mean is more deviations from zero than this are measured from near their mean."""
 
-CHUNK = 2**18
-"""Entries of maps that are worked on at once, so that they stay in a core's cache."""
+CHUNK = 2**19
+"""Entries of maps that are worked on at once: few enough for a cache, enough to be worth the calls."""
 
 LOST = 64.0
 """How many times less than its mean square a map may vary before digits are lost."""

@@ -219,8 +219,9 @@ def quotient(x: Tensor, y: Tensor) -> Tensor:
 def root(x: Tensor) -> Tensor:
     """Square root of the absolute value. On a CPU torch's own takes ten times as long over zeros."""
     if x.device.type == "cpu" and not x.requires_grad:
-        size = np.abs(x.numpy())
-        return torch.from_numpy(np.sqrt(size, out=size) if size.ndim else np.sqrt(size))
+        # Maps behind a ReLU are their own size; to see that costs less than to take it.
+        size = x if x.numel() and bool(x.amin() >= 0) else x.abs()
+        return torch.from_numpy(np.asarray(np.sqrt(size.numpy())))
     return x.abs().sqrt()
 
 
