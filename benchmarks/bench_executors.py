@@ -3,7 +3,7 @@
     python benchmarks/bench_executors.py [--parts workers driver scale] [--json FILE]
 
 workers   the same evaluations of the demo's tasks with one worker and with two, one thread each, alternating
-          in small rounds; workers are warm, so that what is compared is work
+          in rounds of a generation's size; workers are warm, so that what is compared is work
 driver    a generation of the demo with 40 functions on two workers: the share of its time in which the driver
           does anything but wait for evaluations, and its processor time, waiting included
 scale     1,000 functions on 500 worker processes of this machine, whose evaluations sleep for 5 to 30
@@ -63,7 +63,7 @@ def main() -> None:
 # --- two workers beside one ------------------------------------------------------------------------------
 
 
-def workers(folder: Path, rounds: int = 4, of_a_round: int = 6) -> dict[str, float]:
+def workers(folder: Path, rounds: int = 2, of_a_round: int = 24) -> dict[str, float]:
     """Evaluations per minute with one worker and with two."""
     for name in ("evals", "tasks"):
         (folder / name).mkdir()
