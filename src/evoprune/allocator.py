@@ -1,7 +1,7 @@
 """What is freed is kept for the next request, as training makes the same ones over and over.
 
 Left to itself, glibc gives large freed blocks back to the system and asks for them again, page by page and
-zeroed: up to half of the time that a small network trains on a CPU. Other C libraries take no notice.
+zeroed: much of the time that a small network trains on a CPU. Other C libraries take no notice.
 """
 
 from __future__ import annotations
