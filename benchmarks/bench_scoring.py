@@ -272,19 +272,18 @@ def numpy_loop(options: argparse.Namespace) -> Part:
 
 def from_maps(names: list[str], maps: Tensor, labels: Tensor, site: Site) -> np.ndarray:
     """Scores by the streaming sums, from maps in memory."""
-    from evoprune.scoring.accumulate import Batch, Groups, SiteSums
+    from evoprune.scoring.accumulate import SiteSums
     from evoprune.scoring.execute import evaluate
+    from evoprune.scoring.groups import Batch, Groups
     from evoprune.scoring.leaves import StatisticLeaves
     from evoprune.scoring.statistics import SiteStatistics
 
     chosen = plan(names)
     sums = SiteSums(chosen.needs, site.map_size, {})
     for start in range(0, len(maps), BATCH):
-        sums.add(Batch(maps[start : start + BATCH].flatten(2), Groups.of(labels[start : start + BATCH])))
-    for each in sums.by_need.values():
-        each.settle()
-    statistics = SiteStatistics(site.channels, site.map_size, tuple(sums.by_need.values()))
+        sums.add(Batch(maps[start : start + BATCH].flatten(2), Groups(labels[start : start + BATCH])))
     counts = torch.bincount(labels).double()
+    statistics = SiteStatistics(site.channels, site.map_size, sums.finished(len(counts)))
     leaves = StatisticLeaves(statistics, counts, len(labels), {"W": torch.zeros(1, 1, 1, 1)})
     return evaluate(chosen.program, leaves, site.channels).numpy()
 

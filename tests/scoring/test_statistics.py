@@ -18,8 +18,11 @@ import evoprune
 from evoprune import Statistics
 from evoprune.errors import SavedFileError, ScoringError
 from evoprune.expression.tree import Expr
-from evoprune.scoring.accumulate import Accumulator, Batch, Groups, SiteSums, others, total
+from evoprune.scoring.accumulate import SiteSums
+from evoprune.scoring.accumulator import Accumulator, others, total
+from evoprune.scoring.groups import Batch, Groups
 from evoprune.scoring.plan import F, Need
+from evoprune.scoring.row_sums import PENDING
 from evoprune.scoring.sample import Drawing, level
 
 
@@ -170,12 +173,11 @@ def batches(seed: int, sizes: list[int], classes: int, scale: float) -> tuple[Te
     return values, labels, [slice(int(e - s), int(e)) for s, e in zip(sizes, ends, strict=True)]
 
 
-def summed(need: Need, parts: list[tuple[Tensor, Tensor]]) -> Accumulator:
+def summed(need: Need, parts: list[tuple[Tensor, Tensor]], classes: int) -> Accumulator:
     sums = SiteSums([need], (1, 1), {})
     for values, labels in parts:
-        assert sums.add(Batch(values, Groups.of(labels)))
-    (found,) = sums.by_need.values()
-    found.settle()
+        assert sums.add(Batch(values, Groups(labels)))
+    (found,) = sums.finished(classes)
     return found
 
 
@@ -191,8 +193,9 @@ def test_moments_of_classes_their_total_and_the_others(
 ) -> None:
     values, labels, parts = batches(seed, sizes, classes, scale)
     present = labels.unique()
-    sums = summed(Need(kind, F, by_class=True, squares=True), [(values[p], labels[p]) for p in parts])
-    sums.grow(classes)
+    sums = summed(
+        Need(kind, F, by_class=True, squares=True), [(values[p], labels[p]) for p in parts], classes
+    )
 
     def direct(chosen: Tensor) -> tuple[Tensor, Tensor]:
         picked = values[chosen]
@@ -200,9 +203,7 @@ def test_moments_of_classes_their_total_and_the_others(
         around = picked - (mean[:, None] if kind == "moments" else mean)
         return mean, around.square().sum((0, 2) if kind == "moments" else 0)
 
-    assert sums.count.tolist() == [int((labels == k).sum()) for k in range(classes)] + [0.0] * (
-        len(sums.count) - classes
-    )
+    assert sums.count.tolist() == [int((labels == k).sum()) for k in range(classes)]
     for k in present.tolist():
         mean, squares = direct(labels == k)
         torch.testing.assert_close(sums.fields["mean"][k], mean, rtol=1e-12, atol=0)
@@ -225,17 +226,16 @@ def test_few_images_wait_to_be_merged_however_many_come() -> None:
     waiting = []
     for seed in range(60):
         values, labels, _ = batches(seed, [400], 3, 1.0)
-        assert sums.add(Batch(values.repeat(1, 8, 1), Groups.of(labels)))
-        (found,) = sums.by_need.values()
-        waiting.append(sum(moments.mean.numel() for _, moments in found.pending))
-    assert max(waiting) < 40_000
+        assert sums.add(Batch(values.repeat(1, 8, 1), Groups(labels)))
+        waiting.append(sums.waiting)
+    assert 0 < max(waiting) <= PENDING
 
 
 def test_others_do_not_cancel_beside_a_large_class() -> None:
     """The total minus a class of deviation 1e8 would leave nothing of the others' variance of 1e-6."""
     values = torch.cat([1e8 * torch.randn(50, 1, 4), 1e-3 * torch.randn(50, 1, 4)]).double()
     labels = torch.arange(100) // 50
-    sums = summed(Need("moments", F, by_class=True, squares=True), [(values, labels)])
+    sums = summed(Need("moments", F, by_class=True, squares=True), [(values, labels)], 2)
     want = (values[50:] - values[50:].mean()).square().sum()
     torch.testing.assert_close(others(sums).fields["squares"][0, 0], want, rtol=1e-12, atol=0)
 

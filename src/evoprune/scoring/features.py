@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from evoprune.errors import MissingOperandError, ScoringError
 from evoprune.expression.library import Function
-from evoprune.scoring.accumulate import Accumulator, Batch, Groups, SiteSums
+from evoprune.scoring.accumulate import SiteSums
 from evoprune.scoring.arrays import random_scores
 from evoprune.scoring.execute import array_leaves, evaluate
+from evoprune.scoring.groups import Batch, Groups
 from evoprune.scoring.leaves import StatisticLeaves
 from evoprune.scoring.plan import Plan, plan
 from evoprune.scoring.sample import Drawing
@@ -92,21 +93,12 @@ def _streamed(
     kinds = torch.zeros(rows, dtype=torch.int64) if classes is None else torch.from_numpy(classes)
     for start in range(0, rows, ROWS):
         part = torch.from_numpy(np.array(features[start : start + ROWS]))
-        if not sums.add(Batch(part.unsqueeze(-1), Groups.of(kinds[start : start + ROWS]))):
+        if not sums.add(Batch(part.unsqueeze(-1), Groups(kinds[start : start + ROWS]))):
             raise ScoringError("a sum over the features is not finite: their values are too large")
     counts = torch.bincount(kinds).to(torch.float64)
-    gathered = tuple(_settled(each, len(counts)) for each in sums.by_need.values())
-    leaves = StatisticLeaves(SiteStatistics(width, (1, 1), gathered), counts, rows, {"W": nothing})
+    statistics = SiteStatistics(width, (1, 1), sums.finished(len(counts)))
+    leaves = StatisticLeaves(statistics, counts, rows, {"W": nothing})
     return evaluate(planned.program, leaves, width)[0]
-
-
-def _settled(sums: Accumulator, classes: int) -> Accumulator:
-    """Everything merged, a row for each class."""
-    sums.settle()
-    rows = classes if sums.need.by_class else 1
-    sums.grow(rows)
-    fields = {name: value[:rows] for name, value in sums.fields.items()}
-    return Accumulator(sums.need, sums.count[:rows], fields, sums.width, sums.shift)
 
 
 def _sampled(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from evoprune.pruning.sites import Site
-from evoprune.scoring.accumulate import Accumulator, others, total
+from evoprune.scoring.accumulator import Accumulator, others, total
 from evoprune.scoring.plan import Length, Number, Statistic, need_of
 from evoprune.scoring.statistics import SiteStatistics, Statistics
 from evoprune.scoring.steps import Step

@@ -67,8 +67,8 @@ class Length:
 class Need:
     """Something to accumulate during the pass; statistics are read from it.
 
-    kind: `moments` or `pixel moments` (mean, and the sum of squared deviations where `squares`),
-    `products` or `pixel products`, `scatter`.
+    kind: `moments` or `pixel moments` (mean, and the sum of squared deviations where `squares`, as
+    `moments` always have), `products` or `pixel products`, `scatter`.
     """
 
     kind: str
@@ -96,7 +96,7 @@ class Need:
 
 
 _NEEDS = {
-    "mean": ("moments", False),
+    "mean": ("moments", True),
     "var": ("moments", True),
     "pixel mean": ("pixel moments", False),
     "pixel var": ("pixel moments", True),
@@ -117,18 +117,13 @@ def need_of(statistic: Statistic) -> Need | None:
 def merged(needs: Iterable[Need]) -> tuple[Need, ...]:
     """As few as answer all of these at little more cost.
 
-    Moments by class and with squares cost hardly more than without; pixel moments do, so one for each
-    class and another with squares stay apart.
+    Where any moments are kept for each class, all are: that costs nothing more. For pixel moments and
+    products it does.
     """
-    distinct: list[Need] = []
-    for need in dict.fromkeys(needs):
-        same = [n for n in distinct if (n.kind, n.source) == (need.kind, need.source)]
-        if same and need.kind != "pixel moments":
-            (have,) = same
-            by_class, squares = have.by_class or need.by_class, have.squares or need.squares
-            distinct[distinct.index(have)] = replace(have, by_class=by_class, squares=squares)
-        else:
-            distinct.append(need)
+    distinct = list(dict.fromkeys(needs))
+    by_class = any(need.by_class for need in distinct if need.kind == "moments")
+    distinct = [replace(n, by_class=by_class) if n.kind == "moments" else n for n in distinct]
+    distinct = list(dict.fromkeys(distinct))
     return tuple(n for n in distinct if not any(m != n and m.covers(n) for m in distinct))
 
 

@@ -10,7 +10,7 @@ import torch
 from evoprune.errors import EvopruneError, SavedFileError
 from evoprune.expression.text import parse
 from evoprune.files import load_tensors, save_tensors
-from evoprune.scoring.accumulate import Accumulator
+from evoprune.scoring.accumulator import Accumulator
 from evoprune.scoring.plan import Need
 from evoprune.scoring.sample import Sample
 from evoprune.scoring.statistics import SiteStatistics, Statistics

@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from evoprune.errors import ScoringError
 from evoprune.expression.library import Function, resolve_all
 from evoprune.pruning.sites import Site, batch_norm_of, filters_of, first_read, layer_filters_of, maps_of
-from evoprune.scoring.accumulate import Accumulator, Batch, Groups, SiteSums
+from evoprune.scoring.accumulate import SiteSums
+from evoprune.scoring.accumulator import Accumulator
 from evoprune.scoring.data import Images, Labels
+from evoprune.scoring.groups import Batch, Groups
 from evoprune.scoring.plan import Need, Plan, plan
 from evoprune.scoring.sample import Drawing, Sample
 
@@ -190,7 +192,7 @@ def gathered(
                 drawing.add(batch, kinds)
             if watched:
                 rows_of = torch.zeros(len(batch), dtype=torch.int64) if kinds is None else kinds
-                places[:] = [Groups.of(rows_of.to(device))]
+                places[:] = [Groups(rows_of.to(device))]
                 forward(batch)
             rows.count(kinds, batch)
     if not rows.images:
@@ -208,7 +210,7 @@ def gathered(
     )
     found = {}
     for site in sites:
-        new = tuple(_finished(each, len(rows.labels)) for each in _accumulators(sums.get(site.name)))
+        new = sums[site.name].finished(len(rows.labels)) if site.name in sums else ()
         old = known.sites[site.name].gathered if known is not None and site.name in known.sites else ()
         kept = tuple(each for each in old if not any(more.need.covers(each.need) for more in new))
         found[site.name] = SiteStatistics(site.channels, site.map_size, new + kept)
@@ -318,20 +320,6 @@ def _refuse_non_finite(maps: Tensor, site: Site) -> None:
         raise ScoringError(
             f"site {site.name!r} has activations that are not finite, in channels {some} of {site.channels}"
         )
-
-
-def _accumulators(sums: SiteSums | None) -> list[Accumulator]:
-    return [] if sums is None else list(sums.by_need.values())
-
-
-def _finished(accumulator: Accumulator, classes: int) -> Accumulator:
-    """Everything merged, a row for each class, on the CPU."""
-    accumulator.settle()
-    rows = classes if accumulator.need.by_class else 1
-    accumulator.grow(rows)
-    fields = {name: value[:rows].cpu() for name, value in accumulator.fields.items()}
-    shift = None if accumulator.shift is None else accumulator.shift.cpu()
-    return Accumulator(accumulator.need, accumulator.count[:rows].cpu(), fields, accumulator.width, shift)
 
 
 @contextmanager
