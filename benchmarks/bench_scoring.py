@@ -283,7 +283,7 @@ def from_maps(names: list[str], maps: Tensor, labels: Tensor, site: Site) -> np.
     for start in range(0, len(maps), BATCH):
         sums.add(Batch(maps[start : start + BATCH].flatten(2), Groups(labels[start : start + BATCH])))
     counts = torch.bincount(labels).double()
-    statistics = SiteStatistics(site.channels, site.map_size, sums.finished(len(counts)))
+    statistics = SiteStatistics(site.channels, site.map_size, sums.finished(counts))
     leaves = StatisticLeaves(statistics, counts, len(labels), {"W": torch.zeros(1, 1, 1, 1)})
     return evaluate(chosen.program, leaves, site.channels).numpy()
 

@@ -177,7 +177,8 @@ def summed(need: Need, parts: list[tuple[Tensor, Tensor]], classes: int) -> Accu
     sums = SiteSums([need], (1, 1), {})
     for values, labels in parts:
         assert sums.add(Batch(values, Groups(labels)))
-    (found,) = sums.finished(classes)
+    counts = torch.bincount(torch.cat([labels for _, labels in parts]), minlength=classes).double()
+    (found,) = sums.finished(counts)
     return found
 
 

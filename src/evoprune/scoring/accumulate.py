@@ -18,7 +18,7 @@ from evoprune.scoring.plan import F, Need
 from evoprune.scoring.row_sums import RowSums
 from evoprune.scoring.sources import Sources
 
-CHUNK = 2**19
+CHUNK = 2**20
 """Entries of maps that are worked on at once: few enough for a cache, enough to be worth the calls."""
 
 FIRST = 16
@@ -44,13 +44,12 @@ class SiteSums:
         if self._rows is None:
             self._start(maps[:FIRST])
         assert self._rows is not None
-        self._rows.start(images)
         step = min(FEW, max(1, CHUNK // (channels * pixels))) if maps.device.type == "cpu" else FEW
         for first in range(0, images, step):
             last = min(first + step, images)
             piece, part = self._sources.piece(maps[first:last].contiguous()), groups.part(first, last)
             for place, need in enumerate(self._of_rows):
-                self._rows.put(place, first, piece.values(need.source))
+                self._rows.put(place, *piece.sums(need.source))
             for need, sums in zip(self._of_columns, self._columns, strict=True):
                 sums.add(partial(piece.values, need.source), part)
 
@@ -73,9 +72,9 @@ class SiteSums:
         """How many means wait to be merged."""
         return 0 if self._rows is None else self._rows.waiting
 
-    def finished(self, classes: int) -> tuple[Accumulator, ...]:
-        """What has been gathered, with a row for each class, on the CPU."""
+    def finished(self, counts: Tensor) -> tuple[Accumulator, ...]:
+        """What has been gathered, given how many images each class has, `[class]`; on the CPU."""
         if self._rows is None:
             return ()
-        found = [*self._rows.finished(classes), *(each.finished(classes) for each in self._columns)]
+        found = [*self._rows.finished(counts), *(each.finished(counts) for each in self._columns)]
         return tuple(each.cpu() for each in found)

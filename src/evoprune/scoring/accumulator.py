@@ -59,7 +59,7 @@ class Accumulator:
 
 
 def merged_moments(
-    count: Tensor, have: Mapping[str, Tensor], more: Tensor, new: Mapping[str, Tensor], weight: float | Tensor
+    count: Tensor, have: Mapping[str, Tensor], more: Tensor, new: Mapping[str, Tensor], weight: float
 ) -> dict[str, Tensor]:
     """The moments of two sets of images together; an empty set changes nothing.
 

@@ -241,11 +241,16 @@ def _eye(x: Tensor) -> Tensor:
 def _tr(call: _Call) -> Tensor:
     x, shape = call.x, call.given[0][1].shape
     if shape.maps:
-        maps = x.reshape(*x.shape[:-1], *call.map_size)
-        return maps.diagonal(dim1=-2, dim2=-1).sum(-1, dtype=torch.float64)
+        return trace(x, call.map_size)
     if x.ndim == 4:
         return x.diagonal(dim1=-2, dim2=-1).sum(-1)
     return x[..., 0] if x.ndim == 3 else x
+
+
+def trace(maps: Tensor, map_size: tuple[int, int]) -> Tensor:
+    """The sum along the diagonal of each map, `[…, pixel]`."""
+    diagonal = maps.reshape(*maps.shape[:-1], *map_size).diagonal(dim1=-2, dim2=-1)
+    return diagonal.sum(-1, dtype=torch.float64)
 
 
 def _matmul(call: _Call) -> Tensor:

@@ -96,7 +96,7 @@ def _streamed(
         if not sums.add(Batch(part.unsqueeze(-1), Groups(kinds[start : start + ROWS]))):
             raise ScoringError("a sum over the features is not finite: their values are too large")
     counts = torch.bincount(kinds).to(torch.float64)
-    statistics = SiteStatistics(width, (1, 1), sums.finished(len(counts)))
+    statistics = SiteStatistics(width, (1, 1), sums.finished(counts))
     leaves = StatisticLeaves(statistics, counts, rows, {"W": nothing})
     return evaluate(planned.program, leaves, width)[0]
 

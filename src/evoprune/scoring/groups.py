@@ -27,6 +27,11 @@ class Groups:
         return torch.bincount(self.rows).to(DOUBLE)
 
     @cached_property
+    def end(self) -> int:
+        """One more than the last row that there is."""
+        return len(self.count)
+
+    @cached_property
     def most(self) -> int:
         """How many images the largest group has."""
         return int(self.count.max())
@@ -40,11 +45,6 @@ class Groups:
         order = torch.sort(self.rows, stable=True).indices
         sizes = [int(size) for size in self.count[present].tolist()]
         return dict(zip(present, torch.split(order, sizes), strict=True))
-
-    @cached_property
-    def first(self) -> dict[int, int]:
-        """Of each row that there is, its first image."""
-        return {row: int(images[0]) for row, images in self.members.items()}
 
     @cached_property
     def together(self) -> Groups:

@@ -209,8 +209,9 @@ def gathered(
         drawing.finish(rows.labelled) if drawing is not None else known.sample if known is not None else None
     )
     found = {}
+    counts = torch.tensor(rows.counts if rows.labelled else [rows.images], dtype=torch.float64)
     for site in sites:
-        new = sums[site.name].finished(len(rows.labels)) if site.name in sums else ()
+        new = sums[site.name].finished(counts) if site.name in sums else ()
         old = known.sites[site.name].gathered if known is not None and site.name in known.sites else ()
         kept = tuple(each for each in old if not any(more.need.covers(each.need) for more in new))
         found[site.name] = SiteStatistics(site.channels, site.map_size, new + kept)
@@ -225,7 +226,7 @@ def gathered(
         sample=sample,
         sample_size=sample_size,
         seed=seed,
-        counts=torch.tensor(rows.counts, dtype=torch.float64),
+        counts=counts if rows.labelled else counts[:0],
         image=rows.image,
         expected_classes=plans.classes,
         autocast=autocast,
