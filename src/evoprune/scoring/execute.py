@@ -45,9 +45,9 @@ class Leaves(Protocol):
 
 def evaluate(program: Program, leaves: Leaves, channels: int) -> Tensor:
     """Scores `[function, channel]`: each root evaluated per class and averaged over the classes."""
-    largest = [1, 1, 1]
+    largest, sizes = [1, 1, 1], leaves.sizes
     for step in program.steps:
-        largest[step.scope] = max(largest[step.scope], _entries(program, step, leaves.sizes))
+        largest[step.scope] = max(largest[step.scope], _entries(program, step, sizes))
     width = max(1, min(channels, BUDGET // max(largest[CHANNEL:])))
     of_layer: dict[int, Tensor] = {}
     _run(program, LAYER, of_layer, leaves, slice(0, channels), [])
@@ -99,7 +99,7 @@ def evaluate_rows(
     """
     maps = maps if _keeps_digits(program) else maps.double()
     values: dict[int, Tensor] = {}
-    last = {arg: i for i, step in enumerate(program.steps) for arg in step.args}
+    last = program.last_reads
     for i, step in enumerate(program.steps):
         if step.leaf is None:
             given = [(values[arg], program.steps[arg]) for arg in step.args]
@@ -131,7 +131,7 @@ def _run(
     classes: Sequence[int],
 ) -> None:
     """Compute the steps of one scope into `values`, and drop what no later step reads."""
-    last = {arg: i for i, step in enumerate(program.steps) for arg in step.args}
+    last = program.last_reads
     kept = {arg for step in program.steps if step.scope > scope for arg in step.args} | set(program.roots)
     for i, step in enumerate(program.steps):
         if step.scope != scope:
@@ -216,13 +216,19 @@ def quotient(x: Tensor, y: Tensor) -> Tensor:
     return (x / y).masked_fill_(dead, 0.0)
 
 
-def root(x: Tensor) -> Tensor:
-    """Square root of the absolute value. On a CPU torch's own takes ten times as long over zeros."""
-    if x.device.type == "cpu" and not x.requires_grad:
-        # Maps behind a ReLU are their own size; to see that costs less than to take it.
-        size = x if x.numel() and bool(x.amin() >= 0) else x.abs()
-        return torch.from_numpy(np.asarray(np.sqrt(size.numpy())))
-    return x.abs().sqrt()
+def root(x: Tensor, unsigned: bool = False) -> Tensor:
+    """Square root of the absolute value; unsigned: no entry is below zero."""
+    size = x if unsigned else x.abs()
+    if x.device.type != "cpu" or x.requires_grad:
+        return size.sqrt()
+    # On a CPU torch's own takes ten times as long over zeros; NumPy's is fast, on one thread.
+    if torch.get_num_threads() > 1 and x.numel() >= MANY:
+        return size.rsqrt().reciprocal_()
+    return torch.from_numpy(np.asarray(np.sqrt(size.numpy())))
+
+
+MANY = 2**16
+"""Entries from which threads are worth their start."""
 
 
 def _ridge(call: _Call) -> Tensor:

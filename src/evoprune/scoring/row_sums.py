@@ -123,37 +123,41 @@ class RowSums:
         count = counts.to(DOUBLE)
         self._reserve(int(present[-1]) + 1)
         before = self._count[present]
+
+        def summed(values: Tensor) -> Tensor:
+            return values.new_zeros((len(count), values.shape[1])).index_add_(0, place, values)
+
         for source, (fields, width) in enumerate(zip(self._fields, self._widths, strict=True)):
-            mean, spread = (torch.cat(parts) for parts in zip(*self._moments(source), strict=True))
-
-            def summed(values: Tensor) -> Tensor:
-                return values.new_zeros((len(count), values.shape[1])).index_add_(0, place, values)
-
+            mean, spread = self._moments(source)
             # From one of themselves, equal values deviate by exactly 0, not by the rounding of their mean.
             near = mean[first]
             deviations = mean.sub_(near[place])
             sums = summed(deviations)
             step = sums / count[:, None]
-            # Of deviations from one image, at most as many times too large as there are images.
-            between = summed(deviations.square_()).addcmul_(sums, step, value=-1).clamp_(min=0)
-            new = {"mean": near + step, "squares": summed(spread).add_(between, alpha=width)}
+            # Squares from one image are at most as many times too large as there are images.
+            squares = summed(spread.addcmul_(deviations, deviations, value=width))
+            squares.addcmul_(sums, step, value=-width).clamp_(min=0)
             have = {name: value[present] for name, value in fields.items()}
+            new = {"mean": near + step, "squares": squares}
             for name, value in merged_moments(before, have, count, new, width).items():
                 fields[name][present] = value
         self._count[present] += count
         self._waiting.clear()
 
-    def _moments(self, source: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of each batch that waits: its maps' means, and their squared deviations, `[image, channel]`."""
+    def _moments(self, source: int) -> tuple[Tensor, Tensor]:
+        """Of the images that wait: their maps' means, and squared deviations from them, `[image, channel]`."""
         width = self._widths[source]
-        for batch in self._waiting:
-            total, squares = batch.sums[:, source]
-            mean = total / width
-            spread = torch.addcmul(squares, mean, total, value=-1) if width > 1 else torch.zeros_like(mean)
-            if source in batch.exact:
-                exact = batch.exact[source]
-                mean[exact.maps], spread[exact.maps] = exact.mean, exact.spread
-            yield mean, spread
+        total, squares = (torch.cat([each.sums[i, source] for each in self._waiting]) for i in (0, 1))
+        mean = total / width
+        spread = squares.addcmul_(mean, total, value=-1) if width > 1 else squares.zero_()
+        start = 0
+        for each in self._waiting:
+            stop = start + len(each.rows)
+            if source in each.exact:
+                exact = each.exact[source]
+                mean[start:stop][exact.maps], spread[start:stop][exact.maps] = exact.mean, exact.spread
+            start = stop
+        return mean, spread
 
     def _reserve(self, rows: int) -> None:
         self._count = grown(self._count, rows)

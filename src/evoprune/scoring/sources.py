@@ -71,7 +71,10 @@ class Piece:
         if (unsigned := self._sources.unsigned[source]) != source and self._unsigned:
             source = unsigned
         if source not in self._values:
-            self._values[source] = self._sources.read(source, self._maps)
+            if source == ROOT:
+                self._values[source] = root(self._maps, self._unsigned)
+            else:
+                self._values[source] = self._sources.read(source, self._maps)
         return self._values[source]
 
     def sums(self, source: Expr) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from evoprune.expression.check import infer
 from evoprune.expression.shapes import Shape
@@ -54,6 +55,11 @@ class Program:
 
     steps: tuple[Step, ...]
     roots: tuple[int, ...]
+
+    @cached_property
+    def last_reads(self) -> dict[int, int]:
+        """Of each step that another reads, the last one that does."""
+        return {arg: i for i, step in enumerate(self.steps) for arg in step.args}
 
 
 def compile(expressions: Iterable[Expr]) -> Program:
