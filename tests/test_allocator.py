@@ -12,16 +12,16 @@ import pytest
 from evoprune.allocator import ENVIRONMENT
 from evoprune.runs.executors import surroundings
 
-# Prints how often the system had to hand out a page while 50 blocks of 16 MiB came and went.
+# Prints how often the system had to hand out a page while 50 times four blocks of 8 MiB came and went.
 COUNTED = """
 import resource
 import numpy as np
 
 {first}
-np.ones(2**21)
+np.ones(2**20)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(50):
-    several = [np.ones(2**21) for _ in range(4)]
+    several = [np.ones(2**20) for _ in range(4)]
     del several
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
@@ -41,6 +41,12 @@ def test_freed_blocks_are_not_asked_for_anew() -> None:
     kept = pages(KEPT)
     assert pages() > 10 * kept
     assert pages(**ENVIRONMENT) < 2 * kept
+
+
+def test_one_large_block_teaches_the_same() -> None:
+    learnt = "from evoprune.allocator import expect_large_blocks; expect_large_blocks()"
+    assert pages() > 10 * pages(learnt)
+    assert pages(learnt, MALLOC_MMAP_THRESHOLD_="65536") > 10 * pages(learnt)
 
 
 def test_workers_keep_what_they_free_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

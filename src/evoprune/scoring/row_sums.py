@@ -145,7 +145,7 @@ class RowSums:
         self._waiting.clear()
 
     def _moments(self, source: int) -> tuple[Tensor, Tensor]:
-        """Of the images that wait: their maps' means, and squared deviations from them, `[image, channel]`."""
+        """Of the images that wait: their maps' means, and squared deviations, `[image, channel]`."""
         width = self._widths[source]
         total, squares = (torch.cat([each.sums[i, source] for each in self._waiting]) for i in (0, 1))
         mean = total / width

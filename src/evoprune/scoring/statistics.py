@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evoprune.allocator import expect_large_blocks
 from evoprune.errors import ScoringError
 from evoprune.expression.library import Function, resolve_all
 from evoprune.pruning.sites import Site, batch_norm_of, filters_of, first_read, layer_filters_of, maps_of
@@ -163,6 +164,8 @@ def gathered(
             f"autocast={autocast}"
         )
     device = device_of(model)
+    if device.type == "cpu":
+        expect_large_blocks()
     aware = plans.label_aware
     sums = {
         site.name: SiteSums(missing[site.name], site.map_size, parameters_of(model, site, device))
