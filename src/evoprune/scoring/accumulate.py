@@ -39,7 +39,7 @@ class SiteSums:
 
     def add(self, batch: Batch) -> bool:
         """Add a batch; False where a sum over its maps, or over what is read from them, is not finite."""
-        maps, groups = batch.maps, batch.groups
+        maps, groups = _dense(batch.maps), batch.groups
         images, channels, pixels = maps.shape
         if self._rows is None:
             self._start(maps[:FIRST])
@@ -47,7 +47,7 @@ class SiteSums:
         step = min(FEW, max(1, CHUNK // (channels * pixels))) if maps.device.type == "cpu" else FEW
         for first in range(0, images, step):
             last = min(first + step, images)
-            piece, part = self._sources.piece(maps[first:last].contiguous()), groups.part(first, last)
+            piece, part = self._sources.piece(maps[first:last]), groups.part(first, last)
             for place, need in enumerate(self._of_rows):
                 self._rows.put(place, *piece.sums(need.source))
             for need, sums in zip(self._of_columns, self._columns, strict=True):
@@ -78,3 +78,8 @@ class SiteSums:
             return ()
         found = [*self._rows.finished(counts), *(each.finished(counts) for each in self._columns)]
         return tuple(each.cpu() for each in found)
+
+
+def _dense(maps: Tensor) -> Tensor:
+    """Maps `[image, channel, pixel]` without gaps, channels last or not."""
+    return maps if maps.transpose(1, 2).is_contiguous() else maps.contiguous()

@@ -35,6 +35,7 @@ class ColumnSums:
         self._need = need
         self._width = first.shape[-1]
         self._rows = 1
+        self._turned = first.transpose(1, 2).is_contiguous()
 
     def add(self, values: Callable[[], Tensor], groups: Groups) -> None:
         """Add the values `[image, channel, column]` of at most FEW images."""
@@ -47,13 +48,21 @@ class ColumnSums:
         counts = counts if self._need.by_class else counts.sum()[None]
         self._reserve(len(counts))
         fields, shift = self._fields()
-        fields = {name: value[: len(counts)] for name, value in fields.items()}
+        fields = {name: value[: len(counts)].contiguous() for name, value in fields.items()}
         return Accumulator(self._need, counts, fields, self._width, shift)
 
     def _reserve(self, rows: int) -> None:
         if rows > self._rows:
             self._rows = max(rows, 2 * self._rows)
             self._grow(self._rows)
+
+    def _laid(self, values: Tensor) -> Tensor:
+        """Values as they lie in memory: `[image, column, channel]` where channels come last."""
+        return (values.transpose(1, 2) if self._turned else values).contiguous()
+
+    def _unlaid(self, values: Tensor) -> Tensor:
+        """`[row, channel, column]` again."""
+        return values.transpose(1, 2) if self._turned else values
 
     def _grow(self, rows: int) -> None:
         """Make room for more rows."""
@@ -73,7 +82,7 @@ class PixelSums(ColumnSums):
     def __init__(self, need: Need, first: Tensor) -> None:
         super().__init__(need, first)
         self._shift = _shift(first)
-        self._block = torch.zeros_like(first[:1])
+        self._block = torch.zeros_like(self._laid(first[:1]))
         self._sum = torch.zeros_like(self._block, dtype=DOUBLE)
         self._held = 0  # images of any class in the block, at most
 
@@ -85,7 +94,7 @@ class PixelSums(ColumnSums):
             self._settle()
         self._held += groups.most
         added = values() if self._shift is None else values() - self._shift
-        self._block.index_add_(0, groups.rows, added)
+        self._block.index_add_(0, groups.rows, self._laid(added))
 
     def _settle(self) -> None:
         self._sum += self._block
@@ -94,7 +103,7 @@ class PixelSums(ColumnSums):
 
     def _fields(self) -> tuple[dict[str, Tensor], Tensor | None]:
         self._settle()
-        return {"sum": self._sum}, self._shift
+        return {"sum": self._unlaid(self._sum)}, self._shift
 
 
 class PixelMoments(ColumnSums):
@@ -106,7 +115,7 @@ class PixelMoments(ColumnSums):
 
     def __init__(self, need: Need, first: Tensor) -> None:
         super().__init__(need, first)
-        self._near = torch.zeros_like(first[:1])
+        self._near = torch.zeros_like(self._laid(first[:1]))
         self._sum, self._squares = torch.zeros_like(self._near), torch.zeros_like(self._near)
         self._moments = {name: torch.zeros_like(self._near, dtype=DOUBLE) for name in ("mean", "squares")}
         self._count = self._moments["mean"].new_zeros(1)
@@ -123,7 +132,7 @@ class PixelMoments(ColumnSums):
     def _add(self, values: Callable[[], Tensor], groups: Groups) -> None:
         if self._held + groups.most > FEW:
             self._settle()
-        maps = values()
+        maps = self._laid(values())
         unseen = [row for row in groups.members if row not in self._seen]
         if unseen:
             self._near[unseen] = maps[[int(groups.members[row][0]) for row in unseen]]
@@ -155,7 +164,7 @@ class PixelMoments(ColumnSums):
 
     def _fields(self) -> tuple[dict[str, Tensor], Tensor | None]:
         self._settle()
-        return self._moments, None
+        return {name: self._unlaid(value) for name, value in self._moments.items()}, None
 
 
 class Products(ColumnSums):

@@ -26,14 +26,13 @@ from evoprune.scoring.sample import Sample
 from evoprune.scoring.statistics import (
     Plans,
     Statistics,
-    device_of,
     gathered,
     lacking,
     model_digest,
     parameters_of,
-    watching,
 )
 from evoprune.scoring.steps import MAPS, compile
+from evoprune.scoring.watching import device_of, watching
 
 if TYPE_CHECKING:
     import pandas
@@ -414,7 +413,7 @@ def _maps_of_sample(
     def see(site: Site, maps: Tensor) -> None:
         part = maps[:, pieces[site.name]].flatten(2)
         part = part.float() if part.element_size() < 4 else part
-        parts[site.name].append(part.to("cpu", copy=True))
+        parts[site.name].append(part.to("cpu", copy=True, memory_format=torch.contiguous_format))
 
     with watching(model, [site for site, _ in group], see, autocast) as forward:
         for images in torch.split(sample.images, 128):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,14 @@ from torch import Tensor, nn
 from evoprune.allocator import expect_large_blocks
 from evoprune.errors import ScoringError
 from evoprune.expression.library import Function, resolve_all
-from evoprune.pruning.sites import Site, batch_norm_of, filters_of, first_read, layer_filters_of, maps_of
+from evoprune.pruning.sites import Site, batch_norm_of, filters_of, layer_filters_of
 from evoprune.scoring.accumulate import SiteSums
 from evoprune.scoring.accumulator import Accumulator
 from evoprune.scoring.data import Images, Labels
 from evoprune.scoring.groups import Batch, Groups
 from evoprune.scoring.plan import Need, Plan, plan
 from evoprune.scoring.sample import Drawing, Sample
+from evoprune.scoring.watching import device_of, watching
 
 SCATTER_PIXELS = 256
 SCATTER_ENTRIES = 2**25
@@ -324,73 +323,6 @@ def _refuse_non_finite(maps: Tensor, site: Site) -> None:
         raise ScoringError(
             f"site {site.name!r} has activations that are not finite, in channels {some} of {site.channels}"
         )
-
-
-@contextmanager
-def watching(model: nn.Module, sites: Sequence[Site], see: Any, autocast: bool = False) -> Iterator[Any]:
-    """Gives a function that runs the network on a batch and shows each site's maps as they pass by.
-
-    see(site, maps): called in the forward pass with maps `[image, channel, H, W]`. On leaving, hooks are
-    gone, and every module is in the mode it was in and has the buffers it had.
-    """
-    by_module: dict[str, list[Site]] = {}
-    for site in sites:
-        by_module.setdefault(first_read(site).module, []).append(site)
-    calls: dict[str, int] = {}
-    modes = {module: module.training for module in model.modules()}
-    # Evaluation mode keeps batch-norm from writing to its buffers, but not every module of a user.
-    buffers = [
-        (module, name, buffer, buffer.detach().clone())
-        for module in modes
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    device = device_of(model)
-
-    def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        call = calls[name] = calls.get(name, -1) + 1
-        given = args[0] if args else next(iter(kwargs.values()))
-        for site in by_module[name]:
-            if first_read(site).call == call:
-                with torch.autocast(device.type, enabled=False):  # the sums keep their precision
-                    see(site, maps_of(site, given.detach()))
-
-    def forward(images: Tensor) -> None:
-        calls.clear()
-        kind = device.type
-        try:
-            with torch.no_grad(), torch.autocast(kind, torch.bfloat16, enabled=autocast):
-                model(images.to(device, non_blocking=True))
-        except (ScoringError, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            raise ScoringError(
-                f"the network's forward pass failed on images {list(images.shape)} of {images.dtype}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-
-    handles = []
-    try:
-        for name in by_module:
-            module = model.get_submodule(name)
-            handles.append(module.register_forward_pre_hook(partial(hook, name), with_kwargs=True))
-        model.eval()
-        yield forward
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, mode in modes.items():
-            module.training = mode
-        with torch.inference_mode():  # in which tensors that were made in it can be written to, too
-            for module, name, buffer, before in buffers:
-                module._buffers[name] = buffer
-                if not torch.equal(buffer, before):
-                    buffer.copy_(before)
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Where the network's parameters are."""
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def parameters_of(model: nn.Module, site: Site, device: torch.device) -> dict[str, Tensor]:
