@@ -18,7 +18,7 @@ from evoprune.scoring.plan import F, Need
 from evoprune.scoring.row_sums import RowSums
 from evoprune.scoring.sources import Sources
 
-CHUNK = 2**21
+CHUNK = 2**19
 """Entries of maps that are worked on at once: few enough for a cache, enough to be worth the calls."""
 
 FIRST = 16

@@ -68,9 +68,10 @@ def merged_moments(
     share = torch.where(more > 0, more / (count + more), 0.0)
     share, count = like(share, have["mean"]), like(count, have["mean"])
     step = new["mean"] - have["mean"]
-    result = {"mean": have["mean"] + share * step}
+    result = {"mean": torch.addcmul(have["mean"], share, step)}
     if "squares" in have:
-        result["squares"] = have["squares"] + new["squares"] + weight * count * share * step.square()
+        squares = have["squares"] + new["squares"]
+        result["squares"] = squares.addcmul_(weight * count * share, step.square_())
     return result
 
 

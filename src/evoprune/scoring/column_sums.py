@@ -11,12 +11,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from evoprune.scoring.accumulator import DOUBLE, Accumulator, grown, like, merged_moments
+from evoprune.scoring.accumulator import DOUBLE, Accumulator, grown, like
 from evoprune.scoring.groups import Groups
 from evoprune.scoring.plan import Need
 
 FEW = 128
 """Images of a class whose sum single precision holds: beyond, rounding mounts up."""
+
+FIRST_FEW = 16
+"""Images of a class that are measured from its first one."""
 
 FAR = 4.0
 """Columns whose mean is more deviations from zero than this are summed up from near their mean."""
@@ -117,83 +120,110 @@ class PixelMoments(ColumnSums):
         super().__init__(need, first)
         self._near = torch.zeros_like(self._laid(first[:1]))
         self._sum, self._squares = torch.zeros_like(self._near), torch.zeros_like(self._near)
-        self._moments = {name: torch.zeros_like(self._near, dtype=DOUBLE) for name in ("mean", "squares")}
-        self._count = self._moments["mean"].new_zeros(1)
+        self._mean = torch.zeros_like(self._near, dtype=DOUBLE)
+        self._spread = torch.zeros_like(self._mean)
+        self._count = self._mean.new_zeros(1)
         self._since = torch.zeros_like(self._count)  # images of each class in the block
-        self._held = 0  # of any class, at most
+        self._held, self._room = 0, FIRST_FEW  # of any class, at most
         self._seen: set[int] = set()
 
     def _grow(self, rows: int) -> None:
         self._near, self._sum = grown(self._near, rows), grown(self._sum, rows)
         self._squares = grown(self._squares, rows)
-        self._moments = {name: grown(value, rows) for name, value in self._moments.items()}
+        self._mean, self._spread = grown(self._mean, rows), grown(self._spread, rows)
         self._count, self._since = grown(self._count, rows), grown(self._since, rows)
 
     def _add(self, values: Callable[[], Tensor], groups: Groups) -> None:
-        if self._held + groups.most > FEW:
-            self._settle()
         maps = self._laid(values())
-        unseen = [row for row in groups.members if row not in self._seen]
-        if unseen:
-            self._near[unseen] = maps[[int(groups.members[row][0]) for row in unseen]]
+        if unseen := groups.members.keys() - self._seen:
+            rows = list(unseen)
+            self._near[rows] = maps[[int(groups.members[row][0]) for row in rows]]
+            self._seen |= unseen
+        if self._held and self._held + groups.most > self._room:
+            self._settle()
+            self._room = FEW
         self._held += groups.most
         self._since[: groups.end] += groups.count
-        near = self._near if self._rows == 1 else self._near.index_select(0, groups.rows)
-        deviations = maps - near
+        if self._rows == 1:
+            deviations = maps - self._near
+        else:
+            deviations = self._near.index_select(0, groups.rows)
+            torch.sub(maps, deviations, out=deviations)
         self._sum.index_add_(0, groups.rows, deviations)
         self._squares.index_add_(0, groups.rows, deviations.square_())
-        if unseen:  # a first image may be far from the mean
-            self._seen.update(unseen)
-            self._settle()
 
     def _settle(self) -> None:
-        rows = self._since.nonzero()[:, 0]
-        count, near, sums = self._since[rows], self._near[rows].to(DOUBLE), self._sum[rows].to(DOUBLE)
-        step = sums / like(count, sums)
+        """Merge the block: its deviations and those of the mean so far are from the same point."""
+        share = like(1 / (self._count + self._since).clamp(min=1), self._mean)
+        count = like(self._count, self._mean)
+        off = self._mean.sub_(self._near)
+        sums = off.mul(count).add_(self._sum)
+        step = sums * share
         # Rounding may leave less than nothing of the squares.
-        new = {"mean": near + step, "squares": (self._squares[rows] - sums * step).clamp_(min=0)}
-        have = {name: value[rows] for name, value in self._moments.items()}
-        for name, value in merged_moments(self._count[rows], have, count, new, 1.0).items():
-            self._moments[name][rows] = value
-        self._near[rows] = self._moments["mean"][rows].to(self._near.dtype)
+        self._spread.add_(self._squares).addcmul_(off.square_(), count).addcmul_(sums, step, value=-1)
+        self._spread.clamp_(min=0)
+        self._mean = step.add_(self._near)
+        self._near.copy_(self._mean)
+        self._sum.zero_()
+        self._squares.zero_()
         self._count += self._since
-        for block in (self._sum, self._squares):
-            block.index_fill_(0, rows, 0.0)
         self._since.zero_()
         self._held = 0
 
     def _fields(self) -> tuple[dict[str, Tensor], Tensor | None]:
         self._settle()
-        return {name: self._unlaid(value) for name, value in self._moments.items()}, None
+        return {"mean": self._unlaid(self._mean), "squares": self._unlaid(self._spread)}, None
 
 
 class Products(ColumnSums):
     """The product over the images of each class, of each column or of all entries together.
 
-    Nearly every product of many is 0 soon. Then it stays 0, and more values are not asked for.
+    Nearly every product of many is 0 soon. Then it stays 0, and is not looked at any more.
     """
 
     def __init__(self, need: Need, first: Tensor) -> None:
         super().__init__(need, first)
-        kept = first[:1] if need.kind == "pixel products" else first[:1, :, 0]
-        self._product = torch.ones_like(kept, dtype=DOUBLE)
+        self._shape = self._laid(first).shape[1:] if need.kind == "pixel products" else first.shape[1:2]
+        self._product = first.new_ones((1, self._shape.numel()), dtype=DOUBLE)
+        self._seen: set[int] = set()
         self._dead: set[int] = set()
+        self._alive: Tensor | None = None  # which entries are, of any class that was seen; None for all
+        self._since = 0  # images
 
     def _grow(self, rows: int) -> None:
         self._product = grown(self._product, rows, 1.0)
 
     def _add(self, values: Callable[[], Tensor], groups: Groups) -> None:
-        for row in groups.members.keys() - self._dead:
-            factors = values()
-            own = factors if len(groups.members) == 1 else factors[groups.members[row]]
-            if self._need.kind == "products":
-                own = own.prod(-1, dtype=DOUBLE)
-            self._product[row] *= own.prod(0, dtype=DOUBLE)
-            if not self._product[row].abs().gt(0).any():  # NaN stays, too
-                self._dead.add(row)
+        if unseen := groups.members.keys() - self._seen:
+            self._alive = None
+            self._seen |= unseen
+        if groups.members.keys() <= self._dead:
+            return
+        if self._need.kind == "products":
+            factors = values().prod(-1, dtype=DOUBLE)
+        else:
+            factors = self._laid(values()).flatten(1)
+        product = self._product
+        if self._alive is not None:
+            factors, product = factors.index_select(1, self._alive), product.index_select(1, self._alive)
+        place = groups.rows[:, None].expand_as(factors)
+        product.scatter_reduce_(0, place, factors.to(DOUBLE), "prod")
+        if self._alive is not None:
+            self._product.index_copy_(1, self._alive, product)
+        self._since += len(factors)
+        if self._alive is None or self._since >= FEW:
+            self._find_alive()
+
+    def _find_alive(self) -> None:
+        seen = sorted(self._seen)
+        alive = self._product[seen].abs() > 0  # what is NaN stays NaN, too
+        self._dead = {row for row, lives in zip(seen, alive.any(1).tolist(), strict=True) if not lives}
+        self._alive = alive.any(0).nonzero()[:, 0]
+        self._since = 0
 
     def _fields(self) -> tuple[dict[str, Tensor], Tensor | None]:
-        return {"product": self._product}, None
+        product = self._product.view(-1, *self._shape)
+        return {"product": self._unlaid(product) if product.ndim == 3 else product}, None
 
 
 class Scatter(ColumnSums):

@@ -186,9 +186,16 @@ def _aligned(x: Tensor, y: Tensor, fill: float) -> tuple[Tensor, Tensor]:
     columns = max(x.shape[-1], y.shape[-1])
     if x.ndim != y.ndim:
         x, y = (_pad(each, [columns], fill) for each in (x, y))
-        return (x.unsqueeze(-2), y) if x.ndim < y.ndim else (x, y.unsqueeze(-2))
+        return (_laid(x.unsqueeze(-2), y), y) if x.ndim < y.ndim else (x, _laid(y.unsqueeze(-2), x))
     sizes = [columns] if x.ndim == 3 else [max(x.shape[-2], y.shape[-2]), columns]
     return _pad(x, sizes, fill), _pad(y, sizes, fill)
+
+
+def _laid(row: Tensor, matrix: Tensor) -> Tensor:
+    """A row for each channel, with channels last in memory where the matrices have them so."""
+    if matrix.stride(1) == 1 < matrix.stride(-1):
+        return row.transpose(1, -1).contiguous().transpose(1, -1)
+    return row
 
 
 def _add(call: _Call) -> Tensor:
@@ -212,8 +219,20 @@ def _div(call: _Call) -> Tensor:
 
 def quotient(x: Tensor, y: Tensor) -> Tensor:
     """x / y, and 0 where y is below 1e-12 in size."""
-    dead = y.abs() < TINY
-    return (x / y).masked_fill_(dead, 0.0)
+    if max(x.numel(), y.numel()) >= MANY:
+        # What is finite gives 0 over infinity, which takes a tenth of the time of a mask.
+        ratio = x / _without_tiny(y)
+        if torch.isfinite(ratio.sum()):
+            return ratio
+    return (x / y).masked_fill_(y.abs() < TINY, 0.0)
+
+
+def _without_tiny(y: Tensor) -> Tensor:
+    """Infinity instead of what is below 1e-12 in size."""
+    if y.numel() < MANY:
+        return y.clone().masked_fill_(y.abs() < TINY, torch.inf)  # laid out in memory as it was
+    below = np.nextafter(np.dtype(str(y.dtype).removeprefix("torch.")).type(TINY), 0)
+    return torch.nn.functional.threshold(y.abs(), float(below), torch.inf).copysign_(y)
 
 
 def root(x: Tensor, unsigned: bool = False) -> Tensor:
