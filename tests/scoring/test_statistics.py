@@ -22,7 +22,6 @@ from evoprune.scoring.accumulate import SiteSums
 from evoprune.scoring.accumulator import Accumulator, others, total
 from evoprune.scoring.groups import Batch, Groups
 from evoprune.scoring.plan import F, Need
-from evoprune.scoring.row_sums import PENDING
 from evoprune.scoring.sample import Drawing, level
 
 
@@ -219,17 +218,6 @@ def test_moments_of_classes_their_total_and_the_others(
             mean, squares = direct(labels != k)
             torch.testing.assert_close(rest.fields["mean"][k], mean, rtol=1e-12, atol=0)
             torch.testing.assert_close(rest.fields["squares"][k], squares, rtol=1e-10, atol=1e-12 * scale**2)
-
-
-def test_few_images_wait_to_be_merged_however_many_come() -> None:
-    """What waits at every site of a deep network is most of what scoring holds beside the network."""
-    sums = SiteSums([Need("moments", F, by_class=True, squares=True)], (1, 1), {})
-    waiting = []
-    for seed in range(60):
-        values, labels, _ = batches(seed, [400], 3, 1.0)
-        assert sums.add(Batch(values.repeat(1, 8, 1), Groups(labels)))
-        waiting.append(sums.waiting)
-    assert 0 < max(waiting) <= PENDING
 
 
 def test_others_do_not_cancel_beside_a_large_class() -> None:

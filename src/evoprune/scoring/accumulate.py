@@ -16,9 +16,9 @@ from evoprune.scoring.column_sums import FEW, ColumnSums, column_sums
 from evoprune.scoring.groups import Batch
 from evoprune.scoring.plan import F, Need
 from evoprune.scoring.row_sums import RowSums
-from evoprune.scoring.sources import Sources
+from evoprune.scoring.sources import Piece, Sources
 
-CHUNK = 2**19
+CHUNK = 2**20
 """Entries of maps that are worked on at once: few enough for a cache, enough to be worth the calls."""
 
 FIRST = 16
@@ -44,10 +44,12 @@ class SiteSums:
         if self._rows is None:
             self._start(maps[:FIRST])
         assert self._rows is not None
-        step = min(FEW, max(1, CHUNK // (channels * pixels))) if maps.device.type == "cpu" else FEW
+        step = FEW if self._columns else images
+        if maps.device.type == "cpu":
+            step = min(step, max(1, CHUNK // (channels * pixels)))
         for first in range(0, images, step):
             last = min(first + step, images)
-            piece, part = self._sources.piece(maps[first:last]), groups.part(first, last)
+            piece, part = Piece(self._sources, maps[first:last]), groups.part(first, last)
             for place, need in enumerate(self._of_rows):
                 self._rows.put(place, *piece.sums(need.source))
             for need, sums in zip(self._of_columns, self._columns, strict=True):
@@ -62,7 +64,7 @@ class SiteSums:
         return finite
 
     def _start(self, maps: Tensor) -> None:
-        piece = self._sources.piece(maps)
+        piece = Piece(self._sources, maps)
         widths = [piece.values(need.source).shape[-1] for need in self._of_rows]
         self._rows = RowSums(self._of_rows, widths, maps)
         self._columns = [column_sums(need, piece.values(need.source)) for need in self._of_columns]

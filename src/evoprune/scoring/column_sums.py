@@ -112,8 +112,8 @@ class PixelSums(ColumnSums):
 class PixelMoments(ColumnSums):
     """The mean of each column over the images of each class, and squared deviations from it.
 
-    Deviations are taken from near the class's mean: from its first image, soon from its mean so far. What
-    is equal deviates by exactly 0 (a deviation of 1e-9 is a divisor, 0 is none).
+    Deviations are taken from near the class's mean: from that of its first images, soon from that of all so
+    far. What is equal deviates by exactly 0 (a deviation of 1e-9 is a divisor, 0 is none).
     """
 
     def __init__(self, need: Need, first: Tensor) -> None:
@@ -135,10 +135,10 @@ class PixelMoments(ColumnSums):
 
     def _add(self, values: Callable[[], Tensor], groups: Groups) -> None:
         maps = self._laid(values())
-        if unseen := groups.members.keys() - self._seen:
-            rows = list(unseen)
-            self._near[rows] = maps[[int(groups.members[row][0]) for row in rows]]
-            self._seen |= unseen
+        for row in groups.members.keys() - self._seen:
+            own = maps[groups.members[row]]
+            self._near[row] = own[0] + (own - own[0]).mean(0)
+            self._seen.add(row)
         if self._held and self._held + groups.most > self._room:
             self._settle()
             self._room = FEW

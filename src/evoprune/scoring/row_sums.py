@@ -86,8 +86,9 @@ class RowSums:
             parts.clear()
         total, squares = sums
         exact, finite = {}, True
-        # Below zero where digits were lost, NaN where a sum is not finite.
-        if not (squares * self._least).addcmul_(total, total, value=-1).amin() >= 0:
+        # Below zero where digits were lost, infinite where a square overflowed, NaN where a sum is.
+        low, high = torch.aminmax((squares * self._least).addcmul_(total, total, value=-1))
+        if not 0 <= float(low) <= float(high) < torch.inf:
             exact = dict(self._exact(total, squares, values))
             finite = bool(torch.isfinite(total.sum()))
         self._waiting.append(_Waiting(rows, sums, exact))

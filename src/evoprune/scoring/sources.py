@@ -35,12 +35,17 @@ class Sources:
         programs = {source: compile([source]) for source in (*unsigned, *unsigned.values()) if source != F}
         return Sources(unsigned, programs, map_size, parameters)
 
-    def read(self, source: Expr, maps: Tensor, channels: Tensor | None = None) -> Tensor:
-        """Values `[image, channel, column]` from maps of the same layout; of some of the site's channels."""
+    def read(
+        self, source: Expr, maps: Tensor, channels: Tensor | None = None, unsigned: bool = False
+    ) -> Tensor:
+        """Values `[image, channel, column]` from maps of the same layout.
+
+        channels: which of the site's the maps have, if not all. unsigned: no entry is below zero.
+        """
         if source == F:
             return maps
-        if source.args == (F,) and source.name in BY_MAP:
-            return BY_MAP[source.name](maps, self.map_size)
+        if source.args == (F,) and source.name in OF_EACH_MAP:
+            return OF_EACH_MAP[source.name](maps, self.map_size, unsigned)
         known = self.parameters
         if channels is not None:
             known = {k: v if v.shape[1] == 1 else v[:, channels] for k, v in known.items()}
@@ -48,54 +53,53 @@ class Sources:
         values = values if values.ndim == 3 else values.unsqueeze(-1)
         return values.transpose(0, 1)
 
-    def piece(self, maps: Tensor) -> Piece:
-        """Some images' maps, from which each source is read once."""
-        return Piece(self, maps)
+
+OF_EACH_MAP: dict[str, Callable[[Tensor, tuple[int, int], bool], Tensor]] = {
+    "abs": lambda maps, size, unsigned: maps.abs(),
+    "sq": lambda maps, size, unsigned: maps.square(),
+    "sqrt": lambda maps, size, unsigned: root(maps, unsigned),
+    "tr": lambda maps, size, unsigned: trace(maps, size).unsqueeze(-1),
+}
+"""Operators on `F` itself that can do without the axes of an evaluation; `[image, channel, column]` again."""
 
 
 class Piece:
-    """Some images' maps `[image, channel, pixel]`, and what has been read from them."""
+    """Some images' maps `[image, channel, pixel]`, and what has been read from them, once."""
 
     def __init__(self, sources: Sources, maps: Tensor) -> None:
         self._sources, self._maps = sources, maps
-        self._values = {F: maps}
+        self._values: dict[Expr, Tensor] = {}
         self._sums: dict[Expr, tuple[Tensor, Tensor]] = {}
 
     @cached_property
     def _unsigned(self) -> bool:
-        """Whether no entry is negative: maps behind a ReLU are their own absolute values."""
+        """Whether no entry is below zero: maps behind a ReLU are their own absolute values."""
         return self._maps.amin().item() >= 0
+
+    def _simplest(self, source: Expr) -> Expr:
+        unsigned = self._sources.unsigned.get(source, source)
+        return unsigned if unsigned != source and self._unsigned else source
 
     def values(self, source: Expr) -> Tensor:
         """A source's values `[image, channel, column]`."""
-        if (unsigned := self._sources.unsigned[source]) != source and self._unsigned:
-            source = unsigned
+        source = self._simplest(source)
         if source not in self._values:
-            if source == ROOT:
-                self._values[source] = root(self._maps, self._unsigned)
-            else:
-                self._values[source] = self._sources.read(source, self._maps)
+            unsigned = source == ROOT and self._unsigned
+            self._values[source] = self._sources.read(source, self._maps, unsigned=unsigned)
         return self._values[source]
 
     def sums(self, source: Expr) -> tuple[Tensor, Tensor]:
         """The sums over the columns of a source's values, and of their squares, `[image, channel]`."""
+        source = self._simplest(source)
         if source not in self._sums:
             values = self.values(source)
-            squared = source == ROOT and F in self._sums and self._unsigned
-            squares = self._sums[F][0] if squared else _squares(values)
-            self._sums[source] = _total(values), squares
+            known = source == ROOT and F in self._sums and self._unsigned
+            self._sums[source] = _total(values), self._sums[F][0] if known else _squares(values)
         return self._sums[source]
 
 
-BY_MAP: dict[str, Callable[[Tensor, tuple[int, int]], Tensor]] = {
-    "abs": lambda maps, size: maps.abs(),
-    "sq": lambda maps, size: maps.square(),
-    "sqrt": lambda maps, size: root(maps),
-    "tr": lambda maps, size: trace(maps, size).unsqueeze(-1),
-}
-"""What is read from each map of `F` by itself, whatever the order of axes before it."""
-
 ROOT = Expr("sqrt", (F,))
+
 SHORT = 32
 """Columns up to which rows are short."""
 
