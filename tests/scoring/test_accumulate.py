@@ -163,14 +163,15 @@ def test_all_needs_together_are_what_each_is_alone() -> None:
 
 @pytest.mark.parametrize("kind", ["moments", "pixel moments with squares"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_equal_maps_deviate_by_exactly_nothing(kind: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("sizes", [[1, 128, 300], [37, 200], [100]])
+def test_equal_maps_deviate_by_exactly_nothing(kind: str, dtype: torch.dtype, sizes: list[int]) -> None:
     """Whatever their number, the chunks they come in, and how their sums are rounded."""
     maps = torch.full((700, 2, 36), 0.1, dtype=dtype)
     maps[:, 1] = 1234.567
     labels = torch.arange(700) % 3
     for by_class in (True, False):
         need = need_of(kind, "F", by_class)
-        (found,) = gathered([need], maps, labels, [1, 128, 300], torch.zeros(1, 2, 4), (6, 6))
+        (found,) = gathered([need], maps, labels, sizes, torch.zeros(1, 2, 4), (6, 6))
         for view in (found, total(found), others(found) if by_class else found):
             assert not view.fields["squares"].any()
 

@@ -250,6 +250,12 @@ def test_one_plan_shares_what_functions_have_in_common() -> None:
     assert plan("var_g(sqrt(sq(F)))").needs == plan("var_g(abs(F))").needs
 
 
+def test_moments_of_all_images_come_with_those_of_each_class() -> None:
+    assert [need.by_class for need in plan(["var_g(F)", "mean_g(sqrt(F))"]).needs] == [False, False]
+    assert [need.by_class for need in plan(["var_g(F+)", "mean_g(sqrt(F))"]).needs] == [True, True]
+    assert [need.by_class for need in plan(["var_g(F+)", "var_g(mean_s(F))"]).needs] == [True, False]
+
+
 def test_xi_star_needs_no_map_sums_per_class() -> None:
     assert (
         plan("xi_star").memory(channels=64, pixels=56 * 56, classes=1000) < 8 * 64 * (56 * 56 + 2 * 1000) + 1
