@@ -16,9 +16,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,17 @@ def forward(model: nn.Module, inputs: Tensor) -> None:
             model(inputs[start : start + BATCH])
 
 
+@contextmanager
+def threads(count: int) -> Iterator[int]:
+    """So many threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield count
+    finally:
+        torch.set_num_threads(before)
+
+
 def side_by_side(repeats: int, *actions: Callable[[], Any]) -> list[float]:
     """The least seconds of each, measured in turns."""
     best = [float("inf")] * len(actions)
@@ -99,11 +110,19 @@ def side_by_side(repeats: int, *actions: Callable[[], Any]) -> list[float]:
     return best
 
 
-def over_forward(model: nn.Module, names: list[str], data: tuple[Tensor, Tensor], repeats: int) -> float:
+def over_forward(
+    model: nn.Module,
+    names: list[str],
+    data: tuple[Tensor, Tensor],
+    repeats: int,
+    layout: torch.memory_format = torch.contiguous_format,
+) -> float:
+    """Seconds to score over those of a forward pass of the same images, laid out in memory as said."""
     sites = evoprune.sites(model, data[0][:1])
+    laid = data[0].contiguous(memory_format=layout)
     plain, scored = side_by_side(
         repeats,
-        lambda: forward(model, data[0]),
+        lambda: forward(model, laid),
         lambda: evoprune.score(model, names, data, sites=sites, batch_size=BATCH),
     )
     return scored / plain
@@ -117,6 +136,12 @@ def streamable(options: argparse.Namespace) -> Part:
     for classes, names, most in ((10, STREAMABLE, 1.25), (100, few, 1.5), (1000, few, 1.5)):
         ratio = over_forward(model, names, images(options.images, classes), options.repeats)
         lines.append(Line(f"{len(names)} functions over a forward pass, {classes} classes", ratio, most=most))
+    title, data = f"{len(STREAMABLE)} functions over a forward pass, 10 classes", images(options.images)
+    laid = over_forward(model, STREAMABLE, data, options.repeats, torch.channels_last)
+    lines.append(Line(f"{title}, the images given with channels last", laid))
+    with threads(os.cpu_count() or 1) as several:
+        ratio = over_forward(model, STREAMABLE, data, options.repeats)
+        lines.append(Line(f"{title}, on {several} threads", ratio, most=1.25))
     return Part(lines, {"functions": STREAMABLE, "without sums of maps for each class": few})
 
 
@@ -248,6 +273,7 @@ def numpy_loop(options: argparse.Namespace) -> Part:
     labels = data[1].numpy()
     every = list(BY_CHANNEL)
     lines = []
+    several = os.cpu_count() or 1
     for site, names in (
         (sites[0], ["xi_star"]),
         (sites[4], ["xi_star"]),
@@ -259,13 +285,15 @@ def numpy_loop(options: argparse.Namespace) -> Part:
         array = maps.numpy()
         want: list[np.ndarray] = []
         (loop,) = side_by_side(1, lambda: want.append(by_channel(names, array, labels)))  # noqa: B023
-        (ours,) = side_by_side(options.repeats, lambda: from_maps(names, maps, data[1], site))  # noqa: B023
-        title = "ξ*" if len(names) == 1 else f"{len(names)} functions"
-        lines.append(
-            Line(
-                f"NumPy loop over ours, {title} at {site.name} {list(maps.shape[1:])}", loop / ours, least=50
-            )
-        )
+        what = "ξ*" if len(names) == 1 else f"{len(names)} functions"
+        title = f"NumPy loop over ours, {what} at {site.name} {list(maps.shape[1:])}"
+        for count in dict.fromkeys((torch.get_num_threads(), several)):
+            with threads(count):
+                (ours,) = side_by_side(
+                    3 * options.repeats,
+                    lambda: from_maps(names, maps, data[1], site),  # noqa: B023
+                )
+            lines.append(Line(title if count == 1 else f"{title}, on {count} threads", loop / ours, least=50))
         np.testing.assert_allclose(from_maps(names, maps, data[1], site), want[0], rtol=1e-3)
     return Part(lines, {"images": len(labels)})
 
