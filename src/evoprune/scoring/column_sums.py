@@ -19,7 +19,7 @@ FEW = 128
 """Images of a class whose sum single precision holds: beyond, rounding mounts up."""
 
 FIRST_FEW = 16
-"""Images of a class that are measured from its first one."""
+"""Images of a class after which the point that it is measured from is chosen anew."""
 
 FAR = 4.0
 """Columns whose mean is more deviations from zero than this are summed up from near their mean."""
