@@ -1,6 +1,6 @@
 """Scoring against what it stands on: a plain forward pass, a NumPy loop, Torch-Pruning.
 
-    python benchmarks/bench_scoring.py [--images 2048] [--repeats 3] [--json FILE] [--only PART …]
+    python benchmarks/bench_scoring.py [--images 2048] [--repeats 5] [--json FILE] [--only PART …]
 
 Every line is a ratio of two things measured alternately in this run, each the least of its repeats. One
 thread unless OMP_NUM_THREADS says otherwise. Peak memory is measured in processes of its own. Each part is
@@ -465,7 +465,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--images", type=int, default=2048)
     parser.add_argument("--sample", type=int, default=2000, help="images for di and mmd")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, default=RESULTS)
     parser.add_argument("--only", nargs="*", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--peak", choices=["forward", "score"], help=argparse.SUPPRESS)

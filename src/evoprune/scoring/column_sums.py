@@ -240,6 +240,7 @@ class Scatter(ColumnSums):
 
     def _add(self, values: Callable[[], Tensor], groups: Groups) -> None:
         maps = values() if self._shift is None else values() - self._shift
+        maps = maps.contiguous()  # channels last, a channel's matrix would lie scattered
         for row, images in groups.members.items():
             own = maps if len(groups.members) == 1 else maps[images]
             step = max(1, AT_ONCE // own[:, 0].numel())
