@@ -105,6 +105,7 @@ def fields_of(found: Accumulator, row: int) -> dict[str, Tensor]:
     order=st.sampled_from(["mixed", "sorted"]),
     sizes=st.lists(st.integers(1, 40), max_size=6),
     at_once=st.sampled_from([16, 2**20]),
+    many=st.sampled_from([1, 64]),
     seed=st.integers(0, 99),
 )
 def test_what_a_site_gathers_is_what_its_maps_add_up_to(
@@ -118,6 +119,7 @@ def test_what_a_site_gathers_is_what_its_maps_add_up_to(
     order: str,
     sizes: list[int],
     at_once: int,
+    many: int,
     seed: int,
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -134,6 +136,7 @@ def test_what_a_site_gathers_is_what_its_maps_add_up_to(
         patch.setattr(accumulate, "CHUNK", at_once)
         patch.setattr(execute, "MANY", at_once)
         patch.setattr(column_sums, "FEW", 8)
+        patch.setattr(column_sums, "MANY", many)
         patch.setattr(row_sums, "PENDING", at_once)
         (found,) = gathered([need_of(kind, source, by_class)], maps, labels, sizes, norm, map_size)
     want = values_of(source, maps, norm)
@@ -176,18 +179,19 @@ def test_equal_maps_deviate_by_exactly_nothing(kind: str, dtype: torch.dtype, si
             assert not view.fields["squares"].any()
 
 
-def test_many_images_of_a_class_keep_the_digits_of_single_precision() -> None:
+@pytest.mark.parametrize("row", [0, 100])
+def test_many_images_of_a_class_keep_the_digits_of_single_precision(row: int) -> None:
     """One float32 sum of 20,000 equal squares would be off by 1e-4; an outlier comes first."""
     generator = torch.Generator().manual_seed(0)
     maps = 5 + torch.randn(20_000, 1, 4, generator=generator)
     maps[0] = 1000.0
-    labels = torch.zeros(20_000, dtype=torch.int64)
+    labels = torch.full((20_000,), row)
     needs = [need_of("pixel moments with squares", "F", True), need_of("pixel moments", "F", True)]
     moments, sums = gathered(needs, maps, labels, [1000] * 19, torch.zeros(1, 1, 4), (2, 2))
     want = directly("pixel moments with squares", maps.double())
-    torch.testing.assert_close(moments.fields["squares"][0], want["squares"], rtol=1e-6, atol=0)
-    torch.testing.assert_close(moments.mean()[0], want["mean"], rtol=1e-7, atol=0)
-    torch.testing.assert_close(sums.mean()[0], want["mean"], rtol=1e-6, atol=0)
+    torch.testing.assert_close(moments.fields["squares"][row], want["squares"], rtol=1e-6, atol=0)
+    torch.testing.assert_close(moments.mean()[row], want["mean"], rtol=1e-7, atol=0)
+    torch.testing.assert_close(sums.mean()[row], want["mean"], rtol=1e-6, atol=0)
 
 
 def test_squares_that_overflow_are_taken_in_float64() -> None:

@@ -21,6 +21,9 @@ FEW = 128
 FIRST_FEW = 16
 """Images of a class after which the point that it is measured from is chosen anew."""
 
+MANY = 64
+"""Classes beyond which images are added up in float64 one by one: a block of each would take more room."""
+
 FAR = 4.0
 """Columns whose mean is more deviations from zero than this are summed up from near their mean."""
 
@@ -85,24 +88,33 @@ class PixelSums(ColumnSums):
     def __init__(self, need: Need, first: Tensor) -> None:
         super().__init__(need, first)
         self._shift = _shift(first)
-        self._block = torch.zeros_like(self._laid(first[:1]))
+        self._block: Tensor | None = torch.zeros_like(self._laid(first[:1]))
         self._sum = torch.zeros_like(self._block, dtype=DOUBLE)
         self._held = 0  # images of any class in the block, at most
 
     def _grow(self, rows: int) -> None:
-        self._block, self._sum = grown(self._block, rows), grown(self._sum, rows)
+        self._sum = grown(self._sum, rows)
+        if self._block is not None:
+            self._block = grown(self._block, rows)
+            if rows > MANY:
+                self._settle()
+                self._block = None
 
     def _add(self, values: Callable[[], Tensor], groups: Groups) -> None:
+        added = self._laid(values() if self._shift is None else values() - self._shift)
+        if self._block is None:
+            self._sum.index_add_(0, groups.rows, added.to(DOUBLE))
+            return
         if self._held + groups.most > FEW:
             self._settle()
         self._held += groups.most
-        added = values() if self._shift is None else values() - self._shift
-        self._block.index_add_(0, groups.rows, self._laid(added))
+        self._block.index_add_(0, groups.rows, added)
 
     def _settle(self) -> None:
-        self._sum += self._block
-        self._block.zero_()
-        self._held = 0
+        if self._block is not None:
+            self._sum += self._block
+            self._block.zero_()
+            self._held = 0
 
     def _fields(self) -> tuple[dict[str, Tensor], Tensor | None]:
         self._settle()
@@ -119,19 +131,22 @@ class PixelMoments(ColumnSums):
     def __init__(self, need: Need, first: Tensor) -> None:
         super().__init__(need, first)
         self._near = torch.zeros_like(self._laid(first[:1]))
-        self._sum, self._squares = torch.zeros_like(self._near), torch.zeros_like(self._near)
-        self._mean = torch.zeros_like(self._near, dtype=DOUBLE)
-        self._spread = torch.zeros_like(self._mean)
-        self._count = self._mean.new_zeros(1)
-        self._since = torch.zeros_like(self._count)  # images of each class in the block
-        self._held, self._room = 0, FIRST_FEW  # of any class, at most
+        # Of deviations from there, and of their squares: in float64, and of the last images.
+        self._sum = torch.zeros_like(self._near, dtype=DOUBLE)
+        self._squares = torch.zeros_like(self._sum)
+        self._block: tuple[Tensor, Tensor] | None = torch.zeros_like(self._near), torch.zeros_like(self._near)
+        self._count = self._sum.new_zeros(1)
+        self._held, self._room = 0, FIRST_FEW  # images of any class in the block, at most
         self._seen: set[int] = set()
 
     def _grow(self, rows: int) -> None:
-        self._near, self._sum = grown(self._near, rows), grown(self._sum, rows)
-        self._squares = grown(self._squares, rows)
-        self._mean, self._spread = grown(self._mean, rows), grown(self._spread, rows)
-        self._count, self._since = grown(self._count, rows), grown(self._since, rows)
+        self._near, self._count = grown(self._near, rows), grown(self._count, rows)
+        self._sum, self._squares = grown(self._sum, rows), grown(self._squares, rows)
+        if self._block is not None:
+            self._block = grown(self._block[0], rows), grown(self._block[1], rows)
+            if rows > MANY:
+                self._settle()
+                self._block = None
 
     def _add(self, values: Callable[[], Tensor], groups: Groups) -> None:
         maps = self._laid(values())
@@ -142,37 +157,42 @@ class PixelMoments(ColumnSums):
         if self._held and self._held + groups.most > self._room:
             self._settle()
             self._room = FEW
-        self._held += groups.most
-        self._since[: groups.end] += groups.count
         if self._rows == 1:
             deviations = maps - self._near
         else:
             deviations = self._near.index_select(0, groups.rows)
             torch.sub(maps, deviations, out=deviations)
-        self._sum.index_add_(0, groups.rows, deviations)
-        self._squares.index_add_(0, groups.rows, deviations.square_())
+        self._count[: groups.end] += groups.count
+        if self._block is None:
+            of_sum, of_squares, deviations = self._sum, self._squares, deviations.to(DOUBLE)
+        else:
+            of_sum, of_squares = self._block
+            self._held += groups.most
+        of_sum.index_add_(0, groups.rows, deviations)
+        of_squares.index_add_(0, groups.rows, deviations.square_())
 
     def _settle(self) -> None:
-        """Merge the block: its deviations and those of the mean so far are from the same point."""
-        share = like(1 / (self._count + self._since).clamp(min=1), self._mean)
-        count = like(self._count, self._mean)
-        off = self._mean.sub_(self._near)
-        sums = off.mul(count).add_(self._sum)
-        step = sums * share
-        # Rounding may leave less than nothing of the squares.
-        self._spread.add_(self._squares).addcmul_(off.square_(), count).addcmul_(sums, step, value=-1)
-        self._spread.clamp_(min=0)
-        self._mean = step.add_(self._near)
-        self._near.copy_(self._mean)
-        self._sum.zero_()
-        self._squares.zero_()
-        self._count += self._since
-        self._since.zero_()
+        """Take in the block, and measure from the means so far."""
+        if self._block is None:
+            return
+        for total, block in zip((self._sum, self._squares), self._block, strict=True):
+            total += block
+            block.zero_()
         self._held = 0
+        count = like(self._count, self._sum)
+        before = self._near.clone()
+        self._near += self._sum / count.clamp(min=1)
+        moved = self._near.to(DOUBLE) - before
+        # Σ(d - m)² = Σd² - m·(2·Σd - n·m); rounding may leave less than nothing.
+        twice = self._sum.mul(2).addcmul_(moved, count, value=-1)
+        self._squares.addcmul_(moved, twice, value=-1).clamp_(min=0)
+        self._sum.addcmul_(moved, count, value=-1)
 
     def _fields(self) -> tuple[dict[str, Tensor], Tensor | None]:
         self._settle()
-        return {"mean": self._unlaid(self._mean), "squares": self._unlaid(self._spread)}, None
+        step = self._sum / like(self._count, self._sum).clamp(min=1)
+        self._squares.addcmul_(self._sum, step, value=-1).clamp_(min=0)
+        return {"mean": self._unlaid(step.add_(self._near)), "squares": self._unlaid(self._squares)}, None
 
 
 class Products(ColumnSums):

@@ -213,7 +213,7 @@ def gathered(
     found = {}
     counts = torch.tensor(rows.counts if rows.labelled else [rows.images], dtype=torch.float64)
     for site in sites:
-        new = sums[site.name].finished(counts) if site.name in sums else ()
+        new = sums.pop(site.name).finished(counts) if site.name in sums else ()
         old = known.sites[site.name].gathered if known is not None and site.name in known.sites else ()
         kept = tuple(each for each in old if not any(more.need.covers(each.need) for more in new))
         found[site.name] = SiteStatistics(site.channels, site.map_size, new + kept)
