@@ -6,6 +6,7 @@ float64 before rounding could mount up.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -31,7 +32,7 @@ AT_ONCE = 2**19
 """Entries that are worked on at once in float64."""
 
 
-class ColumnSums:
+class ColumnSums(ABC):
     """What is gathered for a need that does not follow from one number for each image.
 
     first: the first images' values, which tell their layout.
@@ -70,16 +71,17 @@ class ColumnSums:
         """`[row, channel, column]` again."""
         return values.transpose(1, 2) if self._turned else values
 
+    @abstractmethod
     def _grow(self, rows: int) -> None:
         """Make room for more rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _add(self, values: Callable[[], Tensor], groups: Groups) -> None:
-        raise NotImplementedError
+        """Add values; there is room for their rows."""
 
+    @abstractmethod
     def _fields(self) -> tuple[dict[str, Tensor], Tensor | None]:
         """What the accumulator holds, and what it is measured from."""
-        raise NotImplementedError
 
 
 class PixelSums(ColumnSums):

@@ -24,6 +24,9 @@ from evoprune.scoring.steps import CHANNEL, CLASS, LAYER, Kernel, Program, Step,
 BUDGET = 2**23
 """Entries (64 MiB) that the largest value of a chunk of channels and classes may have."""
 
+MANY = 2**16
+"""Entries from which a faster way is worth the calls that it takes more."""
+
 
 class Leaves(Protocol):
     """Where an executor finds the values of leaves."""
@@ -244,10 +247,6 @@ def root(x: Tensor, unsigned: bool = False) -> Tensor:
     if torch.get_num_threads() > 1 and x.numel() >= MANY:
         return size.rsqrt().reciprocal_()
     return torch.from_numpy(np.asarray(np.sqrt(size.numpy())))
-
-
-MANY = 2**16
-"""Entries from which threads are worth their start."""
 
 
 def _ridge(call: _Call) -> Tensor:

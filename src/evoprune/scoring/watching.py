@@ -88,7 +88,7 @@ def watching(
 def _layout(run: Callable[[Tensor], None], images: Tensor) -> torch.memory_format:
     """How images had best lie in memory: channels last on a CPU, if the network takes them so.
 
-    Convolutions are faster then, by a tenth to a quarter. What calls `view` may refuse: tried on two images.
+    Convolutions and pooling are faster then. What calls `view` may refuse: two images are tried.
     """
     if images.device.type != "cpu" or images.ndim != 4:
         return torch.preserve_format
